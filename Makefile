@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/system/test_many_refreshes.py \
   tests/system/test_named_keys.py tests/system/test_metrics.py tests/datasources/test_injected_faults.py \
   tests/system/test_cluster_kills.py tests/sqlapi/openapi/test_conformance.py tests/deploy/test_truncated_results.py \
-  tests/nodes/test_kills.py
+  tests/nodes/test_kills.py tests/queryengine/cache/test_scopes.py
 NPM := --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=5
 PIP := -m pip --disable-pip-version-check install --quiet --require-hashes
 UV_PIP := $(BIN)/uv pip install --quiet --require-hashes --system-certs

@@ -1,5 +1,5 @@
 """
-The one place that decides whether a caller may use this runtime, over HTTP and Flight alike.
+The only place that decides whether a caller may use this runtime, over HTTP or Flight.
 
 An endpoint reads its headers into a `Credential` (`authkeys.credentials`) and passes it to `Access.authenticate`.
 """
@@ -20,7 +20,7 @@ from system.state_directory import prepare_state_dir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The key set, or None while authentication is off, and whether HTTP accepts `Authorization: Bearer`."""
+    """The key set (None while authentication is off), and whether HTTP accepts `Authorization: Bearer`."""
 
     key_set: KeySet | None
     last_use: LastUse | None = None
@@ -28,7 +28,7 @@ class Access:
 
     def authenticate(self, credential: Credential) -> Principal | Reason:
         """
-        Return the caller that presented *credential*, or the reason why it is refused.
+        Return the caller that presented *credential*, or the reason for refusing it.
 
         While authentication is off, every caller is anonymous.
         """
@@ -63,7 +63,7 @@ def build(config: RuntimeConfig) -> Access:
 
 def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Access:
     """
-    Return the access object of a process that received *config*, which holds no keys, and its key set as *fields*.
+    Return the access object of a process that inherited *config*, which contains no keys, and the key set *fields*.
 
     Raises:
         ValueError: *config* and *fields* disagree about whether authentication is on.

@@ -1,4 +1,4 @@
-"""Each failed authentication: its log line, with neither the credential nor the path as sent, and its count."""
+"""Logs and counts each failed authentication. The log line contains neither the credential nor the path as sent."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -7,7 +7,7 @@ import telemetry.state
 from authkeys.credentials import Reason
 from telemetry.trace_context import Trace, log_fields
 
-if TYPE_CHECKING:  # Flight SQL audits too, without REST framework.
+if TYPE_CHECKING:  # Flight SQL uses this module too, without REST framework.
     from rest_framework.request import Request
 
 logger = logging.getLogger(__name__)
@@ -27,12 +27,12 @@ def log_failure(  # noqa: PLR0913 (one for each field of the line)
     Log a request that is about to be refused.
 
     Args:
-        reason: Why it is refused.
+        reason: Why the request is refused.
         peer: The caller's address.
         method: The HTTP method or the known RPC; None for an unknown one.
         route: The name of the route; None for an unknown one.
-        status: The HTTP or gRPC status of the answer.
-        request_id: The request id of the answer.
+        status: The HTTP or gRPC status of the response.
+        request_id: The request id in the response.
         trace: The trace of the request.
     """
     telemetry.state.count_failure(reason.value)

@@ -1,4 +1,4 @@
-"""The DRF authentication class: reads the headers, asks `Access` to decide, and answers 401 if it refuses."""
+"""The DRF authentication class, which reads the headers and responds with 401 if `Access` refuses the credential."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,19 +23,23 @@ _SENTENCES = {
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """Accepts `X-API-Key` and `Authorization: Bearer`; ignores everything else. Each request has an instance."""
+    """
+    Accepts `X-API-Key` and `Authorization: Bearer`, and ignores everything else.
+
+    Each request has its own instance.
+    """
 
     @cached_property
     def access(self) -> Access:
-        """The access object that decides about the request. Delete it to ask for the one in force."""
+        """The access object that authenticates the request. Delete the attribute to use the current access object."""
         return get_access()
 
     def authenticate(self, request: Request) -> tuple[Principal, None] | None:
         """
-        Return the caller, or None if there is no credential, which leaves the decision to the permission.
+        Return the caller, or None without a credential, which leaves the decision to the permission class.
 
         Raises:
-            AuthenticationFailed: The request holds a credential that is not an accepted key.
+            AuthenticationFailed: The request's credential is not an accepted key.
             AccessNotBuiltError: This process has not built the key set.
         """
         caller = self.access.authenticate(_credential(self.access, request))
@@ -47,7 +51,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         raise AuthenticationFailed(_SENTENCES[caller], code="invalid_key")
 
     def authenticate_header(self, request: Request) -> str:
-        """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""
+        """Return the challenge (RFC 9110, 11.6.1). Without it, DRF would respond with 403 instead of 401."""
         scheme = "Bearer" if self.access.takes_bearer else "ApiKey"
         error = "" if _credential(self.access, request) is Reason.MISSING else ', error="invalid_token"'
         return f'{scheme} realm="querykeep"{error}'
@@ -57,8 +61,8 @@ def caller_of(request: Request) -> Principal | None:
     """
     Return the authenticated caller of *request*, or None.
 
-    A test that calls `force_authenticate` of REST framework with a user of another kind gets all rights. Only test
-    clients in this process can do so: the mark is on the request object, not in what was sent.
+    A test that calls REST framework's `force_authenticate` with any other user object gets all permissions. Only test
+    clients in this process can do so, because the marker is an attribute of the request object and cannot be sent.
     """
     user = request.user
     if isinstance(user, Principal):
@@ -71,19 +75,20 @@ def _credential(access: Access, request: Request) -> Credential:
     return from_headers(*headers, bearer=access.takes_bearer)
 
 
-if TYPE_CHECKING:  # `rest_framework.views` imports the default permissions, and so this module, while it is imported.
+# `rest_framework.views` imports the default permissions, and thus this module, during its own import.
+if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 
 class HasPrincipal(BasePermission):
-    """Admits authenticated callers; while authentication is off, everybody is the anonymous principal."""
+    """Admits authenticated callers. While authentication is off, every caller is the anonymous principal."""
 
     def has_permission(self, request: Request, view: "APIView") -> bool:
         """
         Admit a request whose caller is known.
 
         Raises:
-            NotAuthenticated: The request holds no credential. The message names the accepted headers.
+            NotAuthenticated: The request has no credential. The message names the accepted headers.
         """
         if caller_of(request) is not None:
             return True

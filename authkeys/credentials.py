@@ -4,8 +4,8 @@ Reads the credential of a request from its raw header values.
 HTTP, Flight calls and Flight handshakes each have a function here. `authkeys.access` decides whether the credential is
 an accepted key.
 
-HTTP servers join the values of a repeated header with commas. A key never holds a comma, so a comma always means two
-values, and two values are refused in any order.
+HTTP servers join the values of a repeated header with commas. A key never contains a comma, so a comma always means two
+values. Two values are refused in any order.
 """
 
 import base64
@@ -19,18 +19,18 @@ _OWS = " \t"
 
 
 class Reason(enum.Enum):
-    """Why a request is not authenticated: it holds no credential, or a bad one. The value is in the audit log."""
+    """Why a request is not authenticated: its credential is missing or bad. The audit log contains the value."""
 
     MISSING = "missing_key"
     UNKNOWN = "unknown_key"
-    EXPIRED = "expired_key"  # in the audit log only: the answer is that to an unknown key
+    EXPIRED = "expired_key"  # only in the audit log; the response is the same as for an unknown key
     REPEATED = "repeated_header"
     SCHEME = "unknown_scheme"
     CONFLICTING = "conflicting_credentials"
     ENCODING = "malformed_credential"
 
 
-#: The text that a request presents as its key, or the reason why none of its headers can hold a key.
+#: The text that a request presents as its key, or the reason why its headers contain no usable key.
 Credential = Secret | Reason
 
 
@@ -38,8 +38,8 @@ def from_headers(x_api_key: str | None, authorization: str | None, *, bearer: bo
     """
     Read the credential of an HTTP request.
 
-    A non-empty `X-API-Key` alone decides, whether it is valid or not; an empty one counts as absent. Without it,
-    `Authorization` decides, unless *bearer* is false (compatibility 1.10).
+    A non-empty `X-API-Key` is the only credential, even if it is invalid. An empty one counts as absent. Without it,
+    `Authorization` is read unless *bearer* is false (compatibility 1.10).
     """
     key = (x_api_key or "").strip(_OWS)
     if key:
@@ -49,12 +49,12 @@ def from_headers(x_api_key: str | None, authorization: str | None, *, bearer: bo
 
 def from_metadata(authorization: Sequence[str], x_api_key: Sequence[str], token: Sequence[str]) -> Credential:
     """
-    Read the credential of a gRPC call. Each argument holds all values of one metadata key.
+    Read the credential of a gRPC call. Each argument contains all values of one metadata key.
 
     Args:
         authorization: At most one value, of the scheme Bearer.
-        x_api_key: Never authenticates. A value that differs from the credential is refused, because a proxy in between
-            may have based its decision on it.
+        x_api_key: Never authenticates a call. A value that differs from the credential is refused, because a proxy may
+            have based its decision on that value.
         token: `auth-token-bin`, which old Flight clients send instead of `authorization` after a handshake.
     """
     if len(authorization) > 1 or len(token) > 1:
@@ -71,7 +71,7 @@ def from_handshake(authorization: Sequence[str], x_api_key: Sequence[str]) -> Cr
     """
     Read the credential of a Flight handshake: Bearer, or Basic (RFC 7617) with the key as the password.
 
-    Any user name is accepted. The padding of Base64 is optional, because some clients omit it.
+    Any user name is accepted. Base64 padding is optional because some clients omit it.
     """
     if len(authorization) > 1:
         return Reason.REPEATED
@@ -100,7 +100,11 @@ def _from_basic_or_bearer(authorization: str) -> Credential:
 
 
 def from_authorization(authorization: str | None) -> Credential:
-    """Read the credential of an `Authorization: Bearer` header. The scheme ignores case; no token counts as absent."""
+    """
+    Read the credential of an `Authorization: Bearer` header.
+
+    The scheme is case-insensitive; an empty token counts as absent.
+    """
     value = (authorization or "").strip(_OWS)
     if not value:
         return Reason.MISSING

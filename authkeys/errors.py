@@ -1,17 +1,17 @@
 """
-What can go wrong with the keys themselves. A request without an accepted key is not an error but a decision.
+Errors of the keys themselves. A request without an accepted key is not an error but a decision.
 
 ::
 
     AuthKeysError
     ├── SaltError               the salt of the key digests cannot be read or created
     ├── AccessNotBuiltError     this process has not built the key set
-    └── NotPermittedError       the key is accepted, but has no right to do this
+    └── NotPermittedError       the key is accepted but lacks the required permission
 """
 
 
 class AuthKeysError(Exception):
-    """Base of this room's errors; `code` is stable and public."""
+    """Base of this package's errors. `code` is stable and public."""
 
     code = "authentication_error"
 
@@ -23,7 +23,7 @@ class SaltError(AuthKeysError):
 
 
 class AccessNotBuiltError(AuthKeysError):
-    """This process has not built the key set, so nobody may call."""
+    """This process has not built the key set, so it must refuse all callers."""
 
     code = "authentication_unavailable"
 
@@ -32,7 +32,7 @@ class AccessNotBuiltError(AuthKeysError):
 
 
 class NotPermittedError(AuthKeysError):
-    """The key is accepted, but has no right to do this."""
+    """The key is accepted but lacks the required permission."""
 
     code = "not_permitted"
 

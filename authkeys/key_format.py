@@ -1,9 +1,9 @@
 """
-The format of generated API keys: `qk1_`, 32 random characters of base62 (190 bits), and a checksum of 6.
+The format of generated API keys: `qk1_`, 32 random base62 characters (190 bits), and a 6-character checksum.
 
-The prefix lets scanners of secrets find a leaked key. The checksum distinguishes a typo from a key that is not
-accepted; it proves nothing, and the server never looks at it. The format follows GitHub's tokens: the checksum is the
-CRC-32 (ISO 3309) of everything before it, as a number in base62 with leading zeros.
+The prefix lets secret scanners find leaked keys. The checksum distinguishes a typo from a key that is not accepted. It
+proves nothing, and the server never checks it. The format follows GitHub's tokens: the checksum is the CRC-32 (ISO
+3309) of everything before it, in base62 with leading zeros.
 """
 
 import secrets
@@ -15,18 +15,18 @@ _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _RANDOM_CHARACTERS = 32
 _CHECKSUM_CHARACTERS = 6
 
-#: A regular expression that scanners of secrets can use to find a key in a text.
+#: A regular expression with which secret scanners can find a key in text.
 PATTERN = rf"\b{PREFIX}[0-9A-Za-z]{{{_RANDOM_CHARACTERS + _CHECKSUM_CHARACTERS}}}\b"
 
 
 def generate() -> str:
-    """Return a new key from the system's random numbers."""
+    """Return a new key from the system's random number generator."""
     body = PREFIX + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_CHARACTERS))
     return body + _checksum(body)
 
 
 def has_typing_error(text: str) -> bool:
-    """Return whether *text* begins like a generated key and is none: a character is missing, added or changed."""
+    """Return True if *text* starts like a generated key but has a missing, added or changed character."""
     if not text.startswith(PREFIX):
         return False
     body, checksum = text[:-_CHECKSUM_CHARACTERS], text[-_CHECKSUM_CHARACTERS:]

@@ -1,8 +1,8 @@
 """
-When each key was last used, in a file of the state directory.
+Records when each key was last used, in a file in the state directory.
 
-A request only notes the time in memory. Each process writes its notes `WRITE_AFTER_S` seconds after the first one, so
-the file is at most that old, however the process ends.
+A request only notes the time in memory. Each process writes its notes `WRITE_AFTER_S` seconds after the first note, so
+a process that is killed loses at most the last `WRITE_AFTER_S` seconds.
 """
 
 import json
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "key-use.json"
 _LOCK_NAME = "key-use.lock"
 
-#: Seconds from a use to the write that records it.
+#: Seconds between the first unwritten use and the write.
 WRITE_AFTER_S = 30.0
 _LOCK_WAIT_S = 5.0
-#: The year 3000: a later time is damage.
+#: The year 3000. A later time means that the file is damaged.
 _END = 32_503_680_000
 
 
 class LastUse:
-    """The last uses of keys that this process has not written to *state_dir* yet. Safe from any thread."""
+    """The key uses that this process has not yet written to *state_dir*. Thread-safe."""
 
     def __init__(self, state_dir: Path, write_after_s: float = WRITE_AFTER_S) -> None:
         self._state_dir = state_dir
@@ -38,7 +38,7 @@ class LastUse:
         self._is_due = False
 
     def note(self, fingerprint: str) -> None:
-        """Note that the key is used now."""
+        """Note that the key was used now."""
         self._used[fingerprint] = time.time()
         if not self._is_due:
             self._is_due = True
@@ -47,7 +47,7 @@ class LastUse:
             timer.start()
 
     def write(self) -> None:
-        """Add what was noted to the file. A failure is logged, and the notes are kept for the next time."""
+        """Write the notes to the file. If that fails, log the error and keep the notes for the next attempt."""
         self._is_due = False
         used, self._used = self._used, {}
         lock = StateLock(self._state_dir, _LOCK_NAME)
@@ -67,7 +67,7 @@ class LastUse:
         known = read(self._state_dir)
         for fingerprint, moment in used.items():
             known[fingerprint] = max(moment, known.get(fingerprint, 0.0))
-        temporary = self._state_dir / f"{FILE_NAME}.tmp"  # of the holder of the lock
+        temporary = self._state_dir / f"{FILE_NAME}.tmp"  # only the holder of the lock uses it
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump(known, file)
@@ -75,7 +75,7 @@ class LastUse:
 
 
 def read(state_dir: Path) -> dict[str, float]:
-    """Return the times of last use, in seconds since 1970, by fingerprint; nothing if the file cannot be read."""
+    """Return each key's last use in seconds since 1970, by fingerprint. If the file cannot be read, return no times."""
     with suppress(OSError, ValueError):
         found = json.loads((state_dir / FILE_NAME).read_bytes())
         if isinstance(found, dict):

@@ -17,8 +17,9 @@ class Principal:
     A caller with an accepted key.
 
     `fingerprint` identifies the key. It is the same in every process that shares the state directory, is safe to log,
-    and is empty while authentication is off. `name` is empty for a key without one. The key is refused from
-    `expires_at` on, in seconds since 1970 in UTC. `scope` is what it may see; None means everything.
+    and is empty while authentication is off. `name` is empty for an unnamed key. `expires_at` is in seconds since 1970
+    in UTC; from then on, the key is refused. `scope` is the part of the data that the caller may see; None means
+    everything.
     """
 
     fingerprint: str
@@ -33,26 +34,26 @@ class Principal:
         Check that the caller has *right*.
 
         Raises:
-            NotPermittedError: It has not.
+            NotPermittedError: The caller does not have *right*.
         """
         if right not in self.rights:
             raise NotPermittedError(right)
 
     def may_name(self, relation: str) -> bool:
-        """Return whether *relation*, a dataset or view, exists for the caller."""
+        """Return True if the caller may know of *relation*, a dataset or view."""
         return self.scope is None or relation.lower() in self.scope.relations
 
     def rule_of(self, dataset: str) -> DatasetRule | None:
-        """Return what limits the rows, columns and values of *dataset* for the caller; None if nothing does."""
+        """Return the rule that limits the caller's view of *dataset*; None if the caller sees all of it."""
         return next((rule for rule in self.rules if rule.dataset == dataset.lower()), None)
 
     @property
     def rules(self) -> tuple[DatasetRule, ...]:
-        """What limits the rows, columns and values of datasets for the caller."""
+        """The rules that limit the rows, columns and values that the caller sees."""
         return () if self.scope is None else self.scope.rules
 
     def handover(self) -> dict[str, Any]:
-        """Return what `from_handover` needs in another process, as JSON types."""
+        """Return the arguments of `from_handover` for another process, as JSON types."""
         return {
             "fingerprint": self.fingerprint,
             "name": self.name,
@@ -66,7 +67,7 @@ class Principal:
 
     @classmethod
     def from_handover(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the principal that `handover` described as *fields*."""
+        """Return the principal from *fields*, a result of `handover`."""
         scope = fields["scope"]
         return cls(
             fingerprint=fields["fingerprint"],
@@ -79,11 +80,11 @@ class Principal:
 
 
 def _rule(fields: Mapping[str, Any]) -> DatasetRule:
-    """Return the rule whose fields passed through JSON."""
+    """Rebuild a rule from fields that have passed through JSON."""
     columns = fields["columns"]
     masks = tuple((column, sql) for column, sql in fields["masks"])
     return DatasetRule(**{**fields, "columns": None if columns is None else tuple(columns), "masks": masks})
 
 
-#: Every caller while authentication is off.
+#: The principal of every caller while authentication is off.
 ANONYMOUS = Principal(fingerprint="")

@@ -2,7 +2,7 @@
 The salt of the key digests: 32 random bytes in the state directory, created once.
 
 Every process of a runtime reads the same file, so a key has the same fingerprint in all of them. Losing the salt only
-changes the fingerprints. It is secret because anyone with it and a fingerprint can test guesses of the key.
+changes the fingerprints. The salt is secret because anyone who has it and a fingerprint can test guesses of the key.
 """
 
 import logging
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 def load(state_dir: Path) -> bytes | None:
     """
-    Read the salt of *state_dir*; None if it does not exist. Nothing is created.
+    Return the salt in *state_dir*; None if it does not exist. Nothing is created.
 
     Raises:
-        SaltError: The file cannot be read, is not a regular file, or does not hold 32 bytes.
+        SaltError: The file cannot be read, is not a regular file, or does not contain exactly 32 bytes.
     """
     try:
-        # O_NONBLOCK: do not block on a named pipe, which is refused below.
+        # O_NONBLOCK prevents blocking on a named pipe, which is refused below.
         descriptor = os.open(state_dir / SALT_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -58,9 +58,9 @@ def load(state_dir: Path) -> bytes | None:
 
 def load_or_create(state_dir: Path) -> bytes:
     """
-    Read the salt of *state_dir*, an existing directory; create it if it does not exist.
+    Return the salt in *state_dir*, an existing directory. Create the salt if it does not exist.
 
-    Processes that start at the same moment agree on one salt: the first to link its file into place wins.
+    Processes that start at the same time agree on one salt, because only the first can link its file into place.
 
     Raises:
         SaltError: The salt can be neither read nor created.

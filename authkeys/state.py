@@ -1,4 +1,4 @@
-"""The one access object of this process. Nobody may call until it is built."""
+"""The access object of this process. All callers are refused until it is built."""
 
 import threading
 from dataclasses import replace
@@ -11,35 +11,39 @@ from system.process_value import ProcessValue
 
 _lock = threading.Lock()
 
-#: None while it is not built: `get` raises AccessNotBuiltError, and callers must refuse the request, never treat it as
-#: "off". If it is built on demand, `get` also raises what `ensure_built` raises.
+#: While the access object is not built, `get` raises AccessNotBuiltError. The caller must then refuse the request and
+#: never treat authentication as off. If the object is built on demand, `get` also raises the errors of `ensure_built`.
 _access: ProcessValue[Access] = ProcessValue(AccessNotBuiltError)
 get_access, set_access = _access.get, _access.set
 
 
 def build_on_demand() -> None:
-    """Let `get_access` build the access object on first use."""
+    """Make `get_access` build the access object on first use."""
     _access.start_on_demand(ensure_built)
 
 
 def refuse_with(error: Exception) -> None:
-    """Let `get_access` raise *error*, which kept the access object from being built. Nothing is tried again."""
+    """
+    Make `get_access` raise *error*, which prevented the access object from being built.
+
+    There are no further attempts.
+    """
 
     def fail() -> None:
-        raise error.with_traceback(None)  # which would grow with each request
+        raise error.with_traceback(None)  # the traceback would grow with each request
 
     _access.start_on_demand(fail)
 
 
 def ensure_built() -> Access:
     """
-    Build the access object if it does not exist: from the supervisor's handover, else from the YAML.
+    Build the access object if it does not exist, from the supervisor's handover or else from the configuration file.
 
-    The keys of the YAML are then dropped from memory: this process and its forks keep only their digests.
+    The configured keys are then dropped from memory. This process and its forks keep only their digests.
 
     Raises:
         AccessNotBuiltError: The supervisor handed over no keys, because this process serves no callers.
-        ConfigError: The YAML cannot be used.
+        ConfigError: The configuration file cannot be used.
         SaltError: The salt can be neither read nor created.
         StateDirectoryError: The state directory can be neither used nor created.
     """

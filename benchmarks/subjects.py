@@ -122,7 +122,12 @@ class Subject:
 
 
 def querykeep(
-    name: str = "Querykeep", *, keys: int = 1, named: bool = False, runtime: Mapping[str, Any] | None = None
+    name: str = "Querykeep",
+    *,
+    keys: int = 1,
+    named: bool = False,
+    row_filters: Callable[[int], str] | None = None,
+    runtime: Mapping[str, Any] | None = None,
 ) -> Subject:
     """
     Return this runtime under `manage.py serve` with default settings, keys and logging.
@@ -131,19 +136,35 @@ def querykeep(
         name: Its name in the report.
         keys: Number of accepted keys; requests present the last one. 0 turns authentication off.
         named: They are in `named_keys`, by their digests and for the datasets that there are.
+        row_filters: The row filter of each named key by its number, which starts at 0.
         runtime: Settings of the section `runtime` that differ from the defaults.
     """
-    return Subject(name, partial(_querykeep, auth=partial(key_settings, keys, named=named), runtime=runtime or {}))
+    auth = partial(key_settings, keys, named=named, row_filters=row_filters)
+    return Subject(name, partial(_querykeep, auth=auth, runtime=runtime or {}))
 
 
-def key_settings(count: int, datasets: Sequence[str] = (), *, named: bool = False) -> dict[str, Any]:
+def key_settings(
+    count: int,
+    datasets: Sequence[str] = (),
+    *,
+    named: bool = False,
+    row_filters: Callable[[int], str] | None = None,
+) -> dict[str, Any]:
     """Return `runtime.auth.api-key` with that many keys, the last of which is KEY. 0 turns authentication off."""
     keys = [*(f"another-key-of-no-worth-{number:012}" for number in range(count - 1)), KEY][:count]
     if not named:
         return {"enabled": bool(keys), **({"keys": keys} if keys else {})}
-    scope = {"datasets": list(datasets)} if datasets else {}
+
+    def scope(number: int) -> dict[str, Any]:
+        if not datasets:
+            return {}
+        if row_filters is None:
+            return {"datasets": list(datasets)}
+        return {"datasets": [{"name": name, "row_filter": row_filters(number)} for name in datasets]}
+
     digests = enumerate(hashlib.sha256(key.encode()).hexdigest() for key in keys)
-    return {"enabled": True, "named_keys": [{"name": f"key-{n}", "sha256": digest, **scope} for n, digest in digests]}
+    named_keys = [{"name": f"key-{n}", "sha256": digest, **scope(n)} for n, digest in digests]
+    return {"enabled": True, "named_keys": named_keys}
 
 
 def serve(config: Path, http: int) -> Plan:

@@ -37,8 +37,8 @@ class ClusterConfig:
     """
     The Spark Connect cluster at `address`.
 
-    `uses_tls` says whether the connection is encrypted. `tls_ca` is the absolute path of a PEM file with the
-    certificate authorities to trust, or None for the public ones.
+    `uses_tls` is true if the connection is encrypted. `tls_ca` is the absolute path of a PEM file with the certificate
+    authorities to trust, or None for the public ones.
     """
 
     address: Address

@@ -110,7 +110,7 @@ class Connection:
             **self._identified(session_id),
             schema=messages.AnalyzePlanRequest.Schema(plan=plan),
         )
-        timeout_s = None if sql else CALL_S  # Somebody has stopped the wait for a statement.
+        timeout_s = None if sql else CALL_S  # A waiting caller can stop the wait for a statement.
         return self._answer("AnalyzePlan", request, attach=attach, timeout_s=timeout_s, sql=sql).schema.schema
 
     def command(self, session_id: str, command: Any) -> None:

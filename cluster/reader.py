@@ -30,7 +30,7 @@ class RemoteReader:
     """
     The rows of one operation of a session, as a `ResultReader`.
 
-    The result is complete only once the cluster says so and still has the session. If a stream ends earlier, the
+    The result is complete only once the cluster reports this and still has the session. If a stream ends earlier, the
     cluster may have closed it because of its age, so it is resumed. If the cluster no longer knows the operation, the
     result is truncated.
     """

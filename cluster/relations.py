@@ -1,5 +1,5 @@
 """
-The content of a cluster session for one manifest: a view for each relation in the YAML.
+The content of a cluster session for one manifest: one view per configured relation.
 
 The name of a view depends on the files or the dataset version that it reads. A session can therefore contain the views
 of several manifests, and a statement reads the versions that it began with, regardless of what is published in the
@@ -25,7 +25,7 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig
 @dataclass(frozen=True, slots=True)
 class Definition:
     """
-    A relation, whose columns are not yet known, and the origin of its view: a *source*, or a *view* in the YAML.
+    A relation whose columns are not yet known, and the origin of its view: a *source* or a configured *view*.
 
     A dataset that is not loaded has neither. If the relation *may change*, a recreated view can show other data.
     """

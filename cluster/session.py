@@ -51,6 +51,7 @@ class RemoteSession:
 
     speculates = False
     is_broken = False
+    cached_bytes = 0
 
     def __init__(self, connection: Connection, shared: SharedSession) -> None:
         self.unfit_views: Mapping[str, UnfitView] = {}  # The process that defines a view logs that it does not fit.

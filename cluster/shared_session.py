@@ -1,5 +1,5 @@
 """
-The session on the cluster that all workers of a runtime share, and all runtimes with the same configuration.
+The session on the cluster, shared by all workers of a runtime and all runtimes with the same configuration.
 
 Its id is derived from the configuration, so no lookup is needed. The session describes its own content: it has a
 setting for each defined view, written after the view. If a setting is missing, the session is new or lacks the most
@@ -186,7 +186,7 @@ class SharedSession:
             return _Described(fault=("view", f"View '{name}' does not fit the data: {error}"))
 
     def _is_news(self, name: str, reason: str) -> bool:
-        """Return whether there is a *reason* that differs from the one logged last."""
+        """Return whether there is a *reason* that differs from the last logged reason."""
         before, self._logged[name] = self._logged.get(name, ""), reason
         return bool(reason) and reason != before
 

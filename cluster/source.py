@@ -2,7 +2,7 @@
 `spark:` sources: a table or view on a Spark Connect cluster, read over the connection of `cluster`.
 
 One statement reads all rows in a separate session for the load, so the data is one version of the table as the cluster
-defines it. A result is complete only once the cluster says so.
+defines it. A result is complete only once the cluster reports this.
 """
 
 import uuid
@@ -28,7 +28,7 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.network import pem_problem
 from runtimeconf.tables import table_parts
 
-#: The values that the cluster compares as the engine does, by Spark Connect type name.
+#: The kinds of values that the cluster compares as the engine does, by Spark Connect type name.
 _COMPARED = {**dict.fromkeys(("byte", "short", "integer", "long"), INTEGERS), "date": frozenset({"date"})}
 
 

@@ -86,7 +86,7 @@ def condition(
     literal_of: Callable[[Value], tuple[str, str]] = standard_literal,
 ) -> str:
     """
-    Return ` WHERE ...` for the bounds that the source compares as the engine does; empty if there are none.
+    Return ` WHERE ...` for the bounds that the source compares as the engine does; "" if there are none.
 
     *quoted* quotes a name and *literal_of* formats a value for sources that deviate from the SQL standard.
     """

@@ -21,7 +21,7 @@ _STAMP_BYTES = 64 * 1024
 
 
 class TableRoot(ABC):
-    """The location of one table. *shown* is the location as written in the YAML."""
+    """The location of one table. *shown* is the location as written in the configuration file."""
 
     def __init__(self, shown: str) -> None:
         self.shown = shown

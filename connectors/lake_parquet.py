@@ -79,8 +79,8 @@ class DataFile:
     """
     A file of the table. The path is relative to the root.
 
-    *constants* are column values by key that are the same for all rows. *kept* says which of the first rows belong to
-    the table. All later rows belong to the table, and if *kept* is None, all rows do.
+    *constants* are column values by key that are the same for all rows. *kept* is a mask that shows which of the first
+    rows belong to the table. All rows after the mask belong to the table. If *kept* is None, all rows do.
     """
 
     path: str

@@ -278,7 +278,7 @@ def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
     """
     named = os.environ.get("SSL_CERT_FILE") if root_certificate_file is None else None
     try:
-        # The default roots are the ones that the runtime's client uses, the same on every system.
+        # The default roots are those of the runtime's client, which are the same on every system.
         return ssl.create_default_context(cafile=root_certificate_file or named or certifi.where())
     except OSError as exc:
         reason = exc.strerror if exc.errno and not isinstance(exc, ssl.SSLError) else "it is not a PEM certificate"

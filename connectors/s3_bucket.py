@@ -1,7 +1,7 @@
 """
 A bucket on S3 or a compatible server.
 
-botocore signs the requests, and finds the machine's credentials if the YAML allows it.
+botocore signs the requests, and finds the machine's credentials if the configuration file allows it.
 """
 
 import re
@@ -74,7 +74,11 @@ class S3Bucket(Bucket):
 
 
 def _credentials(params: S3Params) -> Credentials | ReadOnlyCredentials | None:
-    """Return the credentials for signing, or None. The environment's are used only if the YAML says so."""
+    """
+    Return the credentials for signing, or None.
+
+    The environment's credentials are used only if the configuration file allows it.
+    """
     if params.s3_key is not None:
         return Credentials(params.s3_key, params.s3_secret, params.s3_session_token)
     if params.s3_auth != "iam_role":

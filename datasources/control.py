@@ -1,5 +1,5 @@
 """
-The interface for asking about datasets and requesting refreshes.
+The interface for reading dataset states and requesting refreshes.
 
 The process that holds the lock of the state directory answers directly (`datasources.refresh.refresher`). Any other
 process asks the holder over the control socket. Both implement `DatasetControl`.
@@ -20,7 +20,7 @@ DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disable
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
 RefreshPhase = Literal["opening", "loading", "publishing"]
 
-#: The maximum length of a caller's name.
+#: The maximum length of a caller's name, in characters.
 MAX_CALLER_LENGTH = 1000
 
 #: A SELECT for one dataset that the gate has admitted. See `datasources.refresh_sql.admit_refresh_sql`.
@@ -34,7 +34,7 @@ class DatasetState:
 
     `refreshed_at` is when the served data was built. `checked_at` is when a refresh last succeeded, even if the source
     was unchanged, and `age_s` is the number of whole seconds since then. `bytes` is the size of the snapshot file.
-    `description` and `metadata` come from the YAML.
+    `description` and `metadata` come from the configuration file.
     """
 
     from_: str
@@ -106,9 +106,9 @@ class RefreshOptions(TypedDict, total=False):
     """
     The options of a requested refresh. All of them are optional.
 
-    `mode` says whether the refresh replaces the served rows or appends to them; None means as declared. `jitter_max_s`
-    is the maximum random delay before the refresh begins, in seconds. `caller` is the name or fingerprint of the
-    requesting key. Callers take turns.
+    `mode` determines whether the refresh replaces the served rows or appends to them; None means as declared.
+    `jitter_max_s` is the maximum random delay before the refresh begins, in seconds. `caller` is the name or
+    fingerprint of the requesting key, because callers take turns.
     """
 
     mode: RefreshMode | None
@@ -117,14 +117,14 @@ class RefreshOptions(TypedDict, total=False):
 
 
 class DatasetControl(Protocol):
-    """Answers questions about datasets and starts refreshes."""
+    """Reports the states of datasets and accepts refresh requests."""
 
     def datasets(self) -> tuple[DatasetState, ...]:
-        """All declared datasets, in the order of the YAML."""
+        """Return all declared datasets, in configuration order."""
 
     def waiting_for(self) -> tuple[str, ...]:
         """
-        Return the datasets that prevent readiness, in the order of the YAML.
+        Return the datasets that prevent readiness, in configuration order.
 
         These are the required datasets without data to serve. With `ready_state: on_registered`, they are only the
         datasets that have never been tried.
@@ -134,7 +134,7 @@ class DatasetControl(Protocol):
         """
 
     def is_loaded(self) -> bool:
-        """Return whether no dataset prevents readiness."""
+        """Return True if no dataset prevents readiness."""
 
     def sharing(self) -> SharingState | None:
         """
@@ -148,12 +148,12 @@ class DatasetControl(Protocol):
         self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """
-        Request a refresh. If one is queued already, join it and return its run.
+        Request a refresh. If a run of the dataset is already queued, join it and return it.
 
         Args:
-            name: The dataset; case is ignored.
+            name: The dataset name, in any case.
             sql: The `refresh_sql` of this run, which is not checked again; None means as declared.
-            options: The other options.
+            options: See `RefreshOptions`.
 
         Raises:
             UnknownDatasetError: No dataset has that name.
@@ -172,7 +172,7 @@ class DatasetControl(Protocol):
         """
 
 
-#: Seconds for which the runtime counts as ready without another check, if its data can become too old.
+#: Seconds for which a readiness result is reused if the data can become too old.
 RECHECK_S = 1.0
 
 
@@ -180,9 +180,9 @@ class Loaded:
     """
     Caches a true result of *is_loaded* until other data is published.
 
-    If the datasets *awaited* for readiness are given, the result is true until one of them is no longer published.
-    During a reload, the refresh process answers for the datasets of the new configuration, and *is_loaded* returns
-    None.
+    If *awaited* names the datasets required for readiness, the result stays true while all of them are published.
+    During a reload, the refresh process already reports on the datasets of the new configuration. *is_loaded* then
+    returns None, and only the *awaited* datasets count.
 
     If readiness *gets_stale* over time, the result is cached for at most `RECHECK_S` seconds.
     """
@@ -205,7 +205,7 @@ class Loaded:
         self._published: Signature = None
 
     def check(self) -> bool:
-        """Return whether no dataset prevents readiness, or the last known result if no process manages the datasets."""
+        """Return True if no dataset prevents readiness. If no process manages the datasets, return the last result."""
         published = signature(self._manifest)
         if self._gets_stale:
             if time.monotonic() - self._checked >= RECHECK_S:

@@ -1,4 +1,4 @@
-"""The deadline of a load, which ends when its time is up or when the runtime stops."""
+"""The deadline of a load, which passes when the time is up or the runtime stops."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ import duckdb
 
 from datasources.errors import INTERRUPTED, SnapshotError
 
-#: Seconds between two checks for whether the load must end.
+#: Seconds between checks for a passed deadline.
 _POLL_S = 0.05
 
 
@@ -32,7 +32,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """The seconds until the time is up; negative afterwards."""
+        """Seconds until the time is up; negative afterwards."""
         return self._end - time.monotonic()
 
     @property
@@ -82,7 +82,7 @@ class Deadline:
         """
         Shut down connections as soon as the load must end, so that a client library returns with an error.
 
-        This affects connections that this process opened since the block began and that *is_theirs* accepts.
+        Only connections that this process opened since the block began and that *is_theirs* accepts are shut down.
         """
         before = set(_sockets())
 
@@ -98,7 +98,7 @@ class Deadline:
 
     @contextmanager
     def calling(self, end: Callable[[], None]) -> Iterator[None]:
-        """Once the load must end, call *end* repeatedly until the block ends, because one interrupt may be lost."""
+        """Once the load must end, call *end* repeatedly until the block ends, because a single call may be lost."""
         done = threading.Event()
 
         def watch() -> None:

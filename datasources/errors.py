@@ -23,7 +23,7 @@ INTERRUPTED = "interrupted"
 
 
 class DatasetError(Exception):
-    """Base of this package's errors. `str()` is a sentence that shows no path that the caller did not write."""
+    """Base of this package's errors. `str()` is a sentence without paths, except paths that the caller wrote."""
 
     code = "dataset_error"
 
@@ -103,18 +103,18 @@ class SharedStorageError(SnapshotError):
 
 
 def error_fields(error: DatasetError) -> dict[str, str]:
-    """Return *error* as JSON types, for another process."""
+    """Return the code and message of *error* as JSON types, to send to another process."""
     return {"code": error.code, "message": str(error)}
 
 
 def error_from(fields: Mapping[str, Any], name: str = "") -> DatasetError:
     """
-    Return the error from the `error_fields` result *fields*, for the dataset *name* as the caller wrote it.
+    Return the error encoded by `error_fields` in *fields*. *name* is the dataset name as the caller wrote it.
 
     An unknown code results in a `DatasetError`.
 
     Raises:
-        ValueError: *fields* are not an error.
+        ValueError: *fields* does not describe an error.
     """
     if not isinstance(fields, Mapping) or not isinstance(message := fields.get("message"), str):
         raise ValueError("an error has a message")  # noqa: TRY004 (what callers catch)
@@ -141,5 +141,5 @@ NOT_WRITTEN = "cannot be written to the state directory"
 
 
 def not_written(what: str, reason: str | None) -> SnapshotError:
-    """Return the error for when *what* cannot be written. *reason* is the system's message, without a path."""
+    """Return the error for *what*, which cannot be written. *reason* is the system's message, without a path."""
     return SnapshotError(f"{what} {NOT_WRITTEN}: {reason or 'it failed'}.")

@@ -8,7 +8,7 @@ from runtimeconf.model import DatasetConfig
 
 def admit_refresh_sql(gate: StatementGate | QueryEngine, dataset: DatasetConfig, sql: str) -> AdmittedSql:
     """
-    Return the SQL to run for *sql*, which must be one query over the rows of its own dataset.
+    Return the SQL to run for *sql*, which must be a single query over the rows of *dataset*.
 
     Raises:
         StatementError: The SQL cannot be parsed, or is not such a query.
@@ -22,7 +22,7 @@ def admit_refresh_sql(gate: StatementGate | QueryEngine, dataset: DatasetConfig,
             f"The refresh_sql of {dataset.name} must be a query for its rows: SELECT, FROM, WITH or VALUES. SHOW, "
             "DESCRIBE, SUMMARIZE, EXPLAIN and a PIVOT without IN (...) are not allowed."
         )
-    # The gate replaces information_schema with views of a session, which a load does not have.
+    # The gate replaces information_schema with session views, which a load does not have.
     if statement.sql.count("_catalog.") > sql.count("_catalog."):
         raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} may not read information_schema.")
     if statement.parameters:

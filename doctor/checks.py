@@ -43,7 +43,7 @@ _LENIENT = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(0x20_0000
 
 @dataclass(slots=True)
 class Configuration:
-    """The readable part of the YAML *file*: the whole configuration, or at least the state directory."""
+    """The readable part of the configuration file *file*: the whole configuration, or at least the state directory."""
 
     file: Path
     config: RuntimeConfig | None = None
@@ -142,7 +142,7 @@ def _disk(state_dir: Path, largest: int) -> Iterator[Finding]:
 
 
 def addresses(config: RuntimeConfig, own: frozenset[int]) -> Iterator[Finding]:
-    """Yield whether the addresses in *config* can be bound. *own* are the processes of the running runtime."""
+    """Yield findings on whether the addresses in *config* can be bound. *own* are the running runtime's processes."""
     for setting, address, is_used in (
         ("runtime.http.bind", config.http.bind, True),
         ("runtime.flight.bind", config.flight.bind, config.flight.enabled),
@@ -170,7 +170,11 @@ def _held(setting: str, address: Address, found: frozenset[int], own: frozenset[
 
 
 def certificate(tls: TlsConfig) -> Iterator[Finding]:
-    """Yield the dates of the certificate and the permissions of its key. The YAML check verifies that both match."""
+    """
+    Yield findings on the certificate's dates and its key's permissions.
+
+    The configuration check verifies that they match.
+    """
     about, renew = "certificate", "Renew the certificate, then run `querykeep reload`."
     if not tls.enabled or tls.certificate_file is None or tls.key_file is None:
         return

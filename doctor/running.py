@@ -18,7 +18,8 @@ from system.lock import SUPERVISOR_LOCK_NAME, StateLock
 from system.process_usage import STARTED, STATE, TICKS_PER_S, arguments, family, stat_fields
 
 _TIMEOUT_S = 4.0
-#: A process's start time is known to a hundredth of a second, and a YAML may be written just before.
+#: A process's start time is known to a hundredth of a second, and the configuration file may have been written just
+#: before.
 _TOLERANCE_S = 1.0
 #: A dataset is outdated if this many refreshes were missed.
 _MISSED = 3
@@ -55,7 +56,11 @@ def find(state_dir: Path) -> Runtime:
 
 
 def check(runtime: Runtime, config: RuntimeConfig) -> Iterator[Finding]:
-    """Yield whether *runtime* is ready and current, and how old its data is. It may not have read *config* yet."""
+    """
+    Yield findings about the readiness of *runtime*, its configuration and the age of its data.
+
+    The runtime may not have read *config* yet.
+    """
     about = "runtime"
     if not runtime.is_running:
         yield Finding("note", about, "No runtime runs on this state directory.")
@@ -107,7 +112,7 @@ def _datasets(config: RuntimeConfig, control: ControlClient) -> Iterator[Finding
 
 
 def judged(state: DatasetState, interval_s: float | None) -> Iterator[Finding]:
-    """Yield whether the last refresh of a dataset failed, or was too long ago for its interval."""
+    """Yield findings on whether the last refresh of a dataset failed, or was too long ago for its interval."""
     about = f"dataset {state.name}"
     if state.status == "Error":
         error = state.error or ""

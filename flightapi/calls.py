@@ -34,9 +34,9 @@ QUERY_ID = "x-query-id"
 
 #: Seconds within which all messages of a call must arrive. Afterwards only the response takes time.
 IDLE_S = 30.0
-#: The limit for a handshake, which anybody can start. It includes queueing, and is two seconds including one tick.
+#: The limit for a handshake, which anybody can start. It includes queueing. With one tick it amounts to two seconds.
 HANDSHAKE_IDLE_S = 1.5
-#: The limit for both once the server is stopping.
+#: The limit for messages and handshakes once the server is stopping.
 STOPPING_IDLE_S = 1.0
 #: Seconds beyond the statement timeout that a client may read nothing. Only an error can follow the timeout.
 SEND_GRACE_S = 30.0
@@ -197,7 +197,7 @@ class Call:
         return message
 
     def end(self) -> None:
-        """End the RPC because its client is silent. Safe from any thread."""
+        """End the RPC because its client is silent. Thread-safe."""
         self._is_ended = True
         self.context.cancel()
 

@@ -59,7 +59,7 @@ class _Entry:
 
 
 class Descriptions:
-    """Descriptions over the data that *state_dir* publishes, valid for *ttl_s* seconds. Safe from any thread."""
+    """Descriptions over the data that *state_dir* publishes, valid for *ttl_s* seconds. Thread-safe."""
 
     def __init__(self, state_dir: Path, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._manifest = str(manifest_path(state_dir))
@@ -75,7 +75,7 @@ class Descriptions:
 
     def of(self, sql: str, scope: Scope | None, describe: Callable[[], Description]) -> Description:
         """
-        Return the cached description of *sql* within *scope*, or call *describe* and cache its result (not the answer).
+        Return the cached description of *sql* within *scope*, or call *describe* and cache its result without the rows.
 
         Errors of *describe* propagate and are not cached.
         """

@@ -1,5 +1,5 @@
 """
-The errors of Flight calls, apart from those of the engine.
+The errors of Flight calls, except engine errors.
 
 ::
 

@@ -39,7 +39,7 @@ class OpenCall(Protocol):
 
 
 class OpenCalls:
-    """The calls of all keys, at most *max_calls*. Safe from any thread."""
+    """The calls of all keys, at most *max_calls*. Thread-safe."""
 
     def __init__(self, max_calls: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_calls = max_calls

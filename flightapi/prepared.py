@@ -49,7 +49,7 @@ class Prepared:
 
 
 class PreparedStatements:
-    """The prepared statements of all keys, by fingerprint. Safe from any thread."""
+    """The prepared statements of all keys, by fingerprint. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -44,7 +44,7 @@ class Step(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A call that was counted: its step, the second on the engine's clock, and the times of this count and credit."""
+    """A counted call: its step, the second on the engine's clock, and the times of the count and of the credit."""
 
     step: Step
     counted_at: int
@@ -60,7 +60,7 @@ class CountsRequests(Protocol):
 
 
 class RequestCounts:
-    """The credits of all keys. Safe from any thread. *engine* counts for all processes."""
+    """The credits of all keys. Thread-safe. *engine* counts for all processes."""
 
     def __init__(self, engine: CountsRequests, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine

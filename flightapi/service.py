@@ -46,8 +46,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     Handles accepted calls.
 
     *access* authenticates handshakes, and *clock* limits how long calls wait for clients. *prepared* and *open_calls*
-    outlive the service. If *latest_access* returns a newer access, it authenticates each call again whose message
-    arrives after the change.
+    outlive the service. If *latest_access* returns a newer access object, calls whose message arrives after the change
+    are authenticated again.
     """
 
     def __init__(  # noqa: PLR0913 (one is optional)

@@ -38,7 +38,7 @@ _LITERAL = re.compile(r"'[^']*'|[0-9]+")
 
 
 class SpeculationBudget:
-    """Decides how long a statement may run speculatively. Safe from any thread."""
+    """Decides how long a statement may run speculatively. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

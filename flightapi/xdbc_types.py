@@ -1,4 +1,4 @@
-"""DuckDB's types in ODBC and JDBC terms (`FlightSql.proto`), for GetXdbcTypeInfo and for columns."""
+"""DuckDB's types in ODBC and JDBC terms (`FlightSql.proto`), for GetXdbcTypeInfo and column metadata."""
 
 import re
 from collections.abc import Mapping

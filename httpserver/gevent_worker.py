@@ -249,7 +249,7 @@ class GeventWebWorker(GeventWorker):
         """
         Close the connection that has been idle longest, or else the one that has waited longest for client data.
 
-        A connection of the second kind has sent only part of a request, which anybody can do. Return whether a
+        A connection that waits for client data has sent only part of a request, which anybody can do. Return True if a
         connection was closed.
         """
         if (connection := next(iter(self._idle), None)) is not None:

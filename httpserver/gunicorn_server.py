@@ -1,5 +1,5 @@
 """
-gunicorn as the HTTP server: its settings from the runtime YAML, its threaded worker class and its logging.
+gunicorn as the HTTP server: its settings from the configuration file, its threaded worker class and its logging.
 
 The worker differs from gunicorn's threaded one in four ways: requests that gunicorn itself refuses get a problem body
 like any other refusal, a truncated response never looks complete, a connection with an unread body is closed, and a
@@ -32,7 +32,8 @@ from system.process_limits import connection_limit
 #: Seconds within which a new connection must send its first bytes, in addition to the time that a thread waits for
 #: them.
 HEAD_TIMEOUT_S = 15.0
-#: Threads in addition to those that run or await a statement, for health checks, status, refusals and incoming bodies.
+#: Threads for health checks, status, refusals and incoming bodies, in addition to threads that run or await a
+#: statement.
 SPARE_THREADS = 32
 #: Connections of a threaded worker, unless it has many threads.
 MAX_CONNECTIONS = 1000
@@ -80,7 +81,7 @@ def addresses(bound: Iterable[Any], environ: Mapping[str, str]) -> Iterator[Addr
 
     Args:
         bound: The `bind` settings, parsed by gunicorn: pairs, paths of Unix sockets and descriptors.
-        environ: Its environment, which may contain sockets that systemd or a previous gunicorn passes instead.
+        environ: gunicorn's environment, which may contain sockets that systemd or a previous gunicorn passes instead.
     """
     passed = [int(one) for one in environ.get("GUNICORN_FD", "").split(",") if one.isdecimal()]
     if environ.get("LISTEN_PID") == str(os.getpid()):
@@ -140,7 +141,7 @@ class WebArbiter(Arbiter):
         super().__init__(app)
 
     def handle_hup(self) -> None:
-        """Do nothing: the YAML is read at startup only."""
+        """Do nothing, because the configuration file is read only at startup."""
 
     handle_ttin = handle_ttou = handle_usr2 = handle_hup
 

@@ -1,11 +1,11 @@
 """
-The documents that nodes share. Another node, perhaps with another release, may have written them.
+The documents that nodes share. A document may come from a node with a different release.
 
 ::
 
-    manifest.json        which snapshots are published; each version replaces the one before, on condition
+    manifest.json        which snapshots are published; each version conditionally replaces the previous one
     lease.json           which node publishes
-    state.json           how the refreshes go, for the other nodes to show
+    state.json           the progress of refreshes, for other nodes to show
     nodes/ID.json        that a node is alive, and which snapshots it still reads
     requests/ID.json     a refresh that was requested of another node
     snapshots/FILE       the snapshots, and their rows as Parquet for a cluster
@@ -28,7 +28,7 @@ from system.wallclock import seconds_since
 MANIFEST, LEASE, STATE = "manifest.json", "lease.json", "state.json"
 NODES, REQUESTS, SNAPSHOTS = "nodes", "requests", "snapshots"
 
-#: A non-negative counter with room for more.
+#: A non-negative counter that is far from overflowing.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 

@@ -51,13 +51,13 @@ def _of_declared_names(snapshots: Sequence[Snapshot], datasets: Sequence[Dataset
 
 class Follower:
     """
-    The `DatasetControl` of a node that does not publish. `sync` is for one thread, everything else for any.
+    The `DatasetControl` of a node that does not publish. Except for `sync`, methods are thread-safe.
 
     Args:
         config: The runtime's configuration. Its sources are not read.
         storage: The shared storage.
         announce: Called with the files of snapshots that are about to be loaded.
-        stop: Ends the loading of a snapshot.
+        stop: Interrupts the loading of a snapshot when set.
         own_runs: The finished runs from the time when this node published, by dataset name. Runs that the other nodes
             do not know, because the storage did not respond, stay in this node's list.
 
@@ -97,7 +97,7 @@ class Follower:
         Serve the published snapshots. *manifest* is given if the caller has just read it.
 
         Raises:
-            SharedStorageError: The storage does not respond or refuses the request, or something else writes there.
+            SharedStorageError: The storage does not respond or refuses the request, or another program writes to it.
         """
         try:
             # Keep this order, so that the data of every run that is finished in this state is in the manifest.

@@ -76,8 +76,8 @@ class Lease:
 
         Raises:
             SharedStorageError: The storage does not respond. The lease may have been taken nevertheless, and then
-                expires. Or something else has written the lease, which is free once nobody has changed it for
-                `EXPIRY_S` seconds.
+                expires. Also raised if another program has written the lease, which is free again once it has not
+                changed for `EXPIRY_S` seconds.
         """
         found = self._storage.read(LEASE)
         if found is None or found == "unchanged":
@@ -100,7 +100,7 @@ class Lease:
         Renew the lease, with a higher *epoch* if given. If another node has taken the lease, `epoch` becomes None.
 
         Raises:
-            SharedStorageError: The storage does not respond, or something else has written the lease, which is then
+            SharedStorageError: The storage does not respond, or another program has written the lease, which is then
                 lost.
         """
         if self.epoch is not None and not self._write(epoch or self.epoch, self._node, self._tag):

@@ -58,7 +58,7 @@ class ManifestWriter:
         self._tag: str | None = None
         self._manifest = NOTHING_PUBLISHED
         self._generation = 0  # of the last version that was sent
-        self._is_certain = True  # False while a version may have been written, or may still be
+        self._is_certain = True  # False while it is unknown whether the last version was or will be written
         self._uploading: set[str] = set()
         self._exporter = exporter
         self._linger_s = linger_s
@@ -96,7 +96,7 @@ class ManifestWriter:
             return
         path = parquet_path(self._state_dir, snapshot)
         try:
-            if not path.exists():  # loaded before there was a cluster, or deleted by somebody
+            if not path.exists():  # loaded before there was a cluster, or deleted by someone
                 self._exporter(snapshot, deadline)
             self._storage.upload(f"{SNAPSHOTS}/{parquet_file(snapshot.file)}", path, deadline)
         finally:
@@ -134,7 +134,7 @@ class ManifestWriter:
         Delete snapshots that are in neither the manifest nor *in_use*, after the linger time.
 
         Returns:
-            The snapshots whose files are missing because somebody else has deleted them.
+            The snapshots whose files are missing because someone else has deleted them.
 
         Raises:
             SharedStorageError: See `take_over`.
@@ -188,7 +188,7 @@ class ManifestWriter:
         for _ in range(_ATTEMPTS):
             if self._write(snapshots):
                 return
-            # It was replaced by an attempt whose response was lost, by something without a lease, or by a later holder.
+            # It was replaced by an attempt whose response was lost, by a program without a lease, or by a later holder.
             self._read()
             self._manifest = own
         raise SharedStorageError(_CONTENDED)

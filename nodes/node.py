@@ -61,7 +61,7 @@ class Node:
         self._lease = Lease(self._storage, self._id)
         self._least_epoch = 0
         self._stop = threading.Event()
-        self._change = threading.RLock()  # held while switching between the two
+        self._change = threading.RLock()  # held while switching between `Follower` and `Publisher`
         self._role: Follower | Publisher = self._new_follower(history.ended_runs(config.state_dir))
         self._error: str | None = None
         self._lease_error: str | None = None
@@ -203,7 +203,7 @@ class Node:
         try:
             published = manifest.take_over()
         except SharedStorageError:
-            # Somebody has deleted the lease, or another node has taken it. A renewal with a later epoch shows which.
+            # The lease was deleted, or another node has taken it. A renewal with a later epoch shows which.
             self._least_epoch = max(self._least_epoch, (manifest.fenced_by or -1) + 1)
             raise
         follower.look()

@@ -28,7 +28,7 @@ class Nodes:
         self._name = f"{node}.json"
         self._now = now
         self._seen = LastSeen(now)
-        self._reads: dict[str, tuple[str, tuple[str, ...]]] = {}  # of each node, with the tag that it was read with
+        self._reads: dict[str, tuple[str, tuple[str, ...]]] = {}  # of each node, with the tag of the document
         self._written = Presence(beat=0, reads=())
         self._due = 0.0
 
@@ -56,7 +56,7 @@ class Nodes:
         Return the snapshot files that nodes are about to load, and forget nodes that are gone.
 
         Raises:
-            SharedStorageError: The storage does not respond, or something else writes there.
+            SharedStorageError: The storage does not respond, or another program writes to it.
         """
         tags = self._storage.tags(NODES)
         gone = {name for name, tag in tags.items() if self._seen.unchanged_s(name, tag) >= GONE_S}
@@ -69,7 +69,8 @@ class Nodes:
                 found = self._storage.read(f"{NODES}/{name}")
                 if found is None or found == "unchanged":
                     continue
-                with suppress(SharedStorageError):  # Something else wrote the document, so nobody waits for its files.
+                # Another program wrote the document, so no node waits for the files in it.
+                with suppress(SharedStorageError):
                     known = found.tag, Presence.decode(found.content).reads
             if known is None:
                 continue

@@ -33,7 +33,11 @@ _UPLOAD_S = 3600.0
 
 
 class Publisher:
-    """The work of a node that holds the lease, next to its *refresher*. Call `step` in one thread, the rest in any."""
+    """
+    The work of a node that holds the lease, in addition to its *refresher*.
+
+    Except for `step`, methods are thread-safe.
+    """
 
     state_error: None = None
 
@@ -49,7 +53,7 @@ class Publisher:
         self._is_aligned = False
         self._config, self._storage, self._nodes = config, storage, nodes
         self._requests = Requests(storage)
-        self._lock = threading.Lock()  # held while taking up requests
+        self._lock = threading.Lock()  # held while accepting requests
         self._taken: set[str] = set()  # the ids of the requests
         self._told: object = None
         self._state_due = self._removal_due = 0.0

@@ -36,7 +36,7 @@ class Requests:
         return {one for one in ids if _ID.fullmatch(one)}
 
     def get(self, run_id: str) -> RefreshRequest | None:
-        """Return a request; None if it is gone or something else wrote it. Raises SharedStorageError."""
+        """Return a request; None if it is gone or another program wrote it. Raises SharedStorageError."""
         found = self._storage.read(f"{REQUESTS}/{run_id}{_SUFFIX}")
         if found is None or found == "unchanged":
             return None

@@ -1,7 +1,7 @@
 """
-`apikey`: create an API key, list a configuration's keys, or find out which of them a key is.
+`apikey`: create an API key, list a configuration's keys, or identify a given key among them.
 
-It reads the YAML and the state directory with the runtime's own code.
+It reads the configuration file and the state directory with the runtime's own code.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from runtimeconf.state import config_path
 from runtimeconf.yaml_reader import Scalar
 from system.wallclock import utc_at
 
-#: The options that only `create` has.
+#: The options that only `create` accepts.
 _OF_CREATE = ("expires", "datasets", "rows", "rights", "requests_per_minute", "concurrent", "timeout")
 
 _COLUMNS = ("name", "fingerprint", "expires", "expired", "datasets", "rules", "rights", "limits", "last_use")
@@ -61,7 +61,7 @@ def _create(invocation: Invocation) -> None:
     if filters:
         entry.append("  datasets:")
         entry += [f"    - {name}" for name in names if name.lower() not in filters]
-        for name, sql in filters.items():  # JSON is YAML.
+        for name, sql in filters.items():  # JSON is valid YAML.
             entry += [f"    - name: {name}", f"      row_filter: {json.dumps(sql, ensure_ascii=False)}"]
     elif names:
         entry.append(f"  datasets: [{', '.join(names)}]")
@@ -193,7 +193,7 @@ def _row_filter(text: str) -> tuple[str, str]:
 
 
 def _rule(rule: DatasetRule) -> dict[str, Any]:
-    """Return what *rule* says, named as in the YAML."""
+    """Return the settings of *rule* under their YAML names."""
     said = {"row_filter": rule.row_filter, "columns": rule.columns and list(rule.columns), "masks": dict(rule.masks)}
     return {name: value for name, value in said.items() if value}
 

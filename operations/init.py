@@ -233,7 +233,11 @@ def _create(file: Path, content: str) -> None:
 
 
 def _check(config: Path, invocation: Invocation) -> None:
-    """Remove *config* and raise UsageError if it is not valid. The data path may contain text that a YAML must not."""
+    """
+    Remove *config* and raise UsageError if it is not valid.
+
+    The data path may contain text that is not allowed in YAML.
+    """
     try:
         _loaded(config, config, invocation, "Nothing was written, because the runtime would refuse it")
     except UsageError:

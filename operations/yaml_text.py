@@ -8,7 +8,7 @@ import yaml
 
 
 class NotEditableError(Exception):
-    """The list cannot be extended in place. `str()` says why."""
+    """The list cannot be extended in place. `str()` is the reason."""
 
 
 def append_items(text: str, name: str, items: str) -> str:
@@ -24,7 +24,7 @@ def append_items(text: str, name: str, items: str) -> str:
         NotEditableError: The text is not YAML, or its structure has no obvious place for the items.
     """
     try:
-        # The event types omit marks that yaml.parse always sets.
+        # The type annotations of the events lack the marks, which yaml.parse always sets.
         events: list[Any] = list(yaml.parse(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as exc:
         raise NotEditableError("it is not valid YAML") from exc

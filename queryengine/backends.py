@@ -1,7 +1,7 @@
 """
-Which engine runs the statements of a configuration, and in which dialect they are judged.
+Selects the engine that runs the statements of a configuration, and the gate for its SQL dialect.
 
-DuckDB is the core's own. Another engine is an `EnginePlugin`, which is loaded where the configuration has one.
+DuckDB is built in. Any other engine is an `EnginePlugin`, which is loaded only if the configuration names it.
 """
 
 from pathlib import Path
@@ -14,45 +14,45 @@ from runtimeconf.plugins import ENGINES, imported
 
 
 class Companion(Protocol):
-    """A process that an engine keeps beside its workers. The arbiter calls these, always from its main thread."""
+    """A process that an engine runs next to its workers. The arbiter calls all methods, from its main thread."""
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
 
     def take_over(self, directory: Path) -> None:
-        """Learn from *directory* what the engine before this one has left."""
+        """Read from *directory* what the previous engine left behind."""
 
     def ensure(self, now: float) -> None:
-        """Start the process if it does not run."""
+        """Start the process if it is not running."""
 
     def has_ended(self, pid: int) -> bool:
-        """Say whether the process *pid*, which has ended, was this one."""
+        """Return whether the process *pid*, which has ended, was this process."""
 
     def lost(self, query_id: str) -> None:
-        """Have the statement ended whose worker died."""
+        """End the statement *query_id*, whose worker died."""
 
     def leave(self) -> None:
-        """Have the process end. Does not wait."""
+        """Tell the process to end, without waiting for it."""
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process immediately."""
 
     def close_inherited(self) -> None:
-        """Close what a forked worker has no use for."""
+        """Close inherited resources that a forked worker does not need."""
 
 
 class EnginePlugin(Protocol):
-    """What runs statements in place of DuckDB."""
+    """An engine that runs statements instead of DuckDB."""
 
     def gate(self) -> StatementGate:
-        """Return the gate for its dialect. The caller closes it."""
+        """Return the gate for the engine's SQL dialect. The caller closes it."""
 
     def backend(self, config: RuntimeConfig, engine: EngineConfig) -> Backend:
-        """Return the *engine* of *config*, for a process that forks no more."""
+        """Return the backend for the *engine* of *config*. The process must not fork afterwards."""
 
     def companion(self, config: RuntimeConfig, engine: EngineConfig) -> Companion:
-        """Return what runs beside the workers of *config*. It is made before any fork."""
+        """Return the process that runs next to the workers of *config*. Called before any fork."""
 
 
 def gate_of(config: RuntimeConfig) -> StatementGate:
@@ -65,7 +65,7 @@ def gate_of(config: RuntimeConfig) -> StatementGate:
 
 
 def backend_of(config: RuntimeConfig) -> Backend:
-    """Return the engine of *config*, for a process that forks no more."""
+    """Return the backend of *config*. The process must not fork afterwards."""
     if config.engine is not None:
         return _plugin(config.engine).backend(config, config.engine)
     from queryengine.execution.instance import DuckDBBackend  # noqa: PLC0415 (as above)
@@ -74,7 +74,7 @@ def backend_of(config: RuntimeConfig) -> Backend:
 
 
 def companion_of(config: RuntimeConfig) -> Companion | None:
-    """Return the process that the engine of *config* needs beside its workers; None if it needs none."""
+    """Return the process that the engine of *config* runs next to its workers; None if it does not need one."""
     return None if config.engine is None else _plugin(config.engine).companion(config, config.engine)
 
 

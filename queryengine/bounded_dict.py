@@ -8,7 +8,7 @@ _V = TypeVar("_V")
 
 
 class BoundedDict(dict[_K, _V]):
-    """A dictionary of at most *size* entries; the oldest are dropped first. Items may be set from any thread."""
+    """A dictionary with at most *size* entries. The oldest are dropped first. Items can be set from any thread."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """
-Stopping a statement: who stops it, why, and how the stop reaches a statement inside the engine.
+Stops statements: who stops a statement, why, and how the engine is interrupted.
 
-`CancelSource` belongs to the caller. `Interruption` belongs to one statement: the first reason to stop it wins, and its
-caller gets that reason. `Watchdog` is the clock of an engine. `HangUpWatch` notices in a worker that the client
-has hung up.
+`CancelSource` belongs to the caller. `Interruption` belongs to one statement. The first reason to stop the statement
+wins, and its caller gets that reason. `Watchdog` enforces the time limits of an engine. `HangUpWatch` detects in a
+worker that the client has disconnected.
 """
 
 import select
@@ -17,31 +17,32 @@ from functools import partial
 
 from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError
 
-#: How often the watchdog looks, and repeats an interrupt: DuckDB loses an interrupt between two of its steps.
+#: Seconds between two checks of the watchdog. Each check repeats interrupts, because DuckDB loses an interrupt that
+#: arrives between two of its steps.
 TICK_S = 0.05
 
 Reason = Callable[[], QueryError]
 
 
 class CancelSource:
-    """A `CancelToken`: one-shot, from any thread, before or during the statement."""
+    """A `CancelToken` that works once, from any thread, before or during the statement."""
 
     def __init__(self) -> None:
-        # No lock: taking a callback out of the dictionary is atomic, and only the thread that took it calls it.
+        # No lock is needed, because popping a callback is atomic, and only the thread that popped a callback calls it.
         self.cancelled = False
         self._callbacks: dict[object, Callable[[], None]] = {}
 
     def cancel(self) -> None:
-        """Call every subscriber, once; a second call does nothing."""
+        """Call every subscriber once. Further calls do nothing."""
         self.cancelled = True
         for token in list(self._callbacks):
             self._call(token)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on cancellation, or now if that was earlier. The returned function ends the subscription."""
+        """Call *callback* on cancellation, or now if already cancelled. The returned function ends the subscription."""
         token = object()
         self._callbacks[token] = callback
-        if self.cancelled:  # Read after the callback is stored: either this or `cancel` sees the other.
+        if self.cancelled:  # Read after storing the callback, so that either this thread or `cancel` calls it.
             self._call(token)
         return partial(self._unsubscribe, token)
 
@@ -56,10 +57,10 @@ class CancelSource:
 
 class Interruption:
     """
-    The reason to stop one statement, and the way to stop it. Safe from any thread.
+    The reason to stop one statement, and the way to stop it. Thread-safe.
 
-    While the statement waits or runs, a function that stops it is attached. It is called under the lock of this object,
-    so after `detach` it is never called again, and the objects that it uses may be closed.
+    While the statement is waiting or running, a function that stops it is attached. The function is called with the
+    lock held, so it is never called after `detach`, and the objects that it uses can then be closed.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Interruption:
         return self._reason is not None
 
     def stop(self, reason: Reason) -> None:
-        """Stop the statement, again if need be, because of *reason*, which makes the error. An earlier reason wins."""
+        """Stop the statement with the error that *reason* returns. An earlier reason wins. Can be called repeatedly."""
         with self._lock:
             if self._reason is None:
                 self._reason = reason
@@ -91,23 +92,23 @@ class Interruption:
             raise self._reason()
 
     def attach(self, interrupt: Callable[[], None]) -> None:
-        """Stop the statement by calling *interrupt* from now on; it is called at once if there is a reason already."""
+        """Call *interrupt* to stop the statement from now on. If there is a reason already, call it immediately."""
         with self._lock:
             self._interrupt = interrupt
             if self._reason is not None:
                 interrupt()
 
     def detach(self) -> None:
-        """Forget the attached function. More than one call is harmless."""
+        """Remove the attached function. Repeated calls are harmless."""
         with self._lock:
             self._interrupt = None
 
 
 class Watchdog:
     """
-    Stops statements whose time is up, and repeats the interrupt of each stopped statement until it has ended.
+    Stops statements whose time is up, and repeats the interrupt of each stopped statement until the statement ends.
 
-    It has one daemon thread, which sleeps while nothing is watched.
+    The watchdog has one daemon thread, which sleeps while no statement is watched.
     """
 
     def __init__(self) -> None:
@@ -120,19 +121,19 @@ class Watchdog:
 
     def watch(self, interruption: Interruption, limit_s: float, *, left_s: float | None = None) -> None:
         """
-        Stop *interruption* with a `QueryTimeoutError` in *limit_s* seconds, unless `forget` is called before.
+        Stop *interruption* with a `QueryTimeoutError` after *limit_s* seconds, unless `forget` is called first.
 
-        A statement that used part of its limit elsewhere has *left_s* seconds left.
+        A statement that has already used part of its limit has *left_s* seconds left.
         """
         after_s = limit_s if left_s is None else min(left_s, limit_s)
         entry = (time.monotonic() + after_s, partial(QueryTimeoutError, limit_s))
         with self._condition:
             self._watched[interruption] = entry
-            if self._asleep:  # Otherwise its next look is at most a tick away: save a thread switch.
+            if self._asleep:  # Otherwise the next check is at most one tick away, so save a thread switch.
                 self._condition.notify()
 
     def forget(self, interruption: Interruption) -> None:
-        """Stop watching a statement that has ended. More than one call is harmless."""
+        """Stop watching a statement that has ended. Repeated calls are harmless."""
         with self._condition:
             self._watched.pop(interruption, None)
 
@@ -156,12 +157,12 @@ class Watchdog:
                 self._asleep = not self._watched
                 try:
                     wait_s = self._look(time.monotonic())
-                except MemoryError:  # A statement uses it all, perhaps the one that must be stopped.
+                except MemoryError:  # A statement uses all the memory, perhaps the one that must be stopped.
                     wait_s = TICK_S
                 self._condition.wait(wait_s)
 
     def _look(self, now: float) -> float | None:
-        """Stop statements that are due at *now*; return seconds until the next look, None if nothing is watched."""
+        """Stop statements that are due at *now*. Return the seconds to the next check; None if nothing is watched."""
         wait_s = TICK_S if self._watched else None
         for interruption, (deadline, reason) in self._watched.items():
             if interruption.stopped or deadline <= now:
@@ -173,16 +174,16 @@ class Watchdog:
 
 # --- clients that hang up ---------------------------------------------------------------------------------------------
 
-#: How often a hang-up is looked at again, until the statement has ended.
+#: Seconds between two checks after a hang-up, until the statement has ended.
 _TICK_S = 0.05
 
 
 class HangUpWatch:
     """
-    Stops a statement when its client closes the connection, or the sending side of it.
+    Stops a statement when its client closes the connection, or the connection's sending side.
 
-    The process then has *grace_s* seconds to stop the statement until SIGALRM ends it. The one thread of the watch
-    sleeps in the kernel until a client hangs up.
+    The process then has *grace_s* seconds to stop the statement before SIGALRM ends the process. The watch has one
+    thread, which sleeps in the kernel until a client hangs up.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -196,7 +197,7 @@ class HangUpWatch:
     @contextmanager
     def over(self, connection: socket.socket) -> Iterator[None]:
         """
-        Watch *connection* for the length of the block.
+        Watch *connection* for the duration of the block.
 
         Raises:
             OSError: The system lacks the resources.
@@ -216,14 +217,14 @@ class HangUpWatch:
         self._interruption = interruption
 
     def end(self) -> None:
-        """Stop no statement and set no alarm from now on. More than one call is harmless."""
+        """From now on, stop no statement and set no alarm. Repeated calls are harmless."""
         with self._lock:
             self._interruption = None
 
     def _run(self) -> None:
         while True:
             self._epoll.poll()
-            with suppress(MemoryError):  # A statement uses it all: the next look may succeed.
+            with suppress(MemoryError):  # A statement uses all the memory, but the next check may succeed.
                 self._look()
             time.sleep(_TICK_S)
 

@@ -1,8 +1,8 @@
 """
 The interface of a query engine.
 
-`sqlapi`, `flightapi` and `datasources` know only this interface. `queryengine.pool.inprocess` implements it with
-threads of this process, `queryengine.pool.client` with engine workers.
+`sqlapi`, `flightapi` and `datasources` use only this interface. `queryengine.pool.inprocess` implements it with
+threads of this process, and `queryengine.pool.client` implements it with engine workers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from queryengine.key_catalog import KeyCatalog
 from queryengine.manifest import Signature
 from runtimeconf.model import QueryConfig, Scope
 
-#: A chunk of a result, to be sent without a copy: consecutive bytes, with the buffers of record batches among them.
+#: A chunk of a result, to be sent without copying: consecutive bytes, some of which are buffers of record batches.
 Parts = Sequence[bytes | memoryview]
 
 
@@ -27,17 +27,17 @@ def length(parts: Parts) -> int:
 #: How to use the results cache: read and write, write only, or neither.
 CacheUse = Literal["use", "renew", "none"]
 
-#: Where a result came from: "bypass" if the caller did not want a cached one, "" if there is no cache.
+#: Where a result came from: "bypass" if the caller did not want a cached result, "" if there is no cache.
 CacheState = Literal["", "hit", "miss", "bypass"]
 
-#: The format of a result; in "flight" each chunk is an Arrow Flight message.
+#: The format of a result. With "flight", each chunk is an Arrow Flight message.
 Encoding = Literal["json", "ndjson", "csv", "arrow", "vnd", "flight"]
 
 
-#: The values of a statement's parameters as an Arrow IPC stream of one row, not yet validated.
+#: The values of a statement's parameters as an Arrow IPC stream with one row, not yet validated.
 ArrowParameters = bytes
 
-#: Values of `$1`, `?` (a sequence) or `$name` (a mapping), as JSON gives them.
+#: The JSON values of `$1` and `?` parameters (a list) or `$name` parameters (a mapping).
 JsonParameters = list[Any] | dict[str, Any]
 
 Parameters = JsonParameters | ArrowParameters
@@ -51,23 +51,24 @@ class GatedStatement:
     """
     A statement that may run.
 
-    `sql` is the text to run, without a semicolon; `relations` are the declared names that it reads, in lower case;
-    `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. The columns of a "pivot" depend on the
-    data, so it cannot be part of a view or of a subquery of ours. A "show" is or contains SHOW, DESCRIBE or SUMMARIZE.
+    `sql` is the text to run, without a semicolon. `relations` are the declared names that it reads, in lower case.
+    `parameters` are the names of its parameters, such as "1" and "2" for `?` and `$1`. The columns of a "pivot" depend
+    on the data, so it cannot be part of a view or of a subquery that we generate. A "show" is or contains SHOW,
+    DESCRIBE or SUMMARIZE.
 
-    A `deterministic` statement is one query that lists nothing of the catalog and uses no random number, time or
-    session state (`functions.NONDETERMINISTIC`). It may run on a cursor on which other such statements ran, in their
-    transaction, unless a view that it reads is not deterministic.
+    A `deterministic` statement is a single query that does not read the catalog and uses no random number, time or
+    session state (`functions.NONDETERMINISTIC`). It may share a cursor and its transaction with other such statements,
+    unless a view that it reads is not deterministic.
 
-    Statements of one `pattern` most likely differ only in the values of literals; None when it is not known. Statistics
-    count statements of one `digest` together (`queryengine.gate.fingerprint`).
+    Statements with the same `pattern` most likely differ only in the values of literals. `pattern` is None if unknown.
+    Statistics count statements with the same `digest` together (`queryengine.gate.fingerprint`).
 
     `lines_before` is the number of lines before the first line of `sql` in the text that the caller sent.
 
-    `catalog` are the names that it finds in `information_schema` and with SHOW; None if it reads neither. `macros` are
-    those of `queryengine.gate.macros` that it calls.
+    `catalog` contains the names that the statement finds in `information_schema` and with SHOW; None if it reads
+    neither. `macros` are the macros of `queryengine.gate.macros` that it calls.
 
-    With a `key_catalog`, its names are those in this catalog.
+    With a `key_catalog`, names refer to the relations in that catalog.
     """
 
     sql: str
@@ -84,27 +85,27 @@ class GatedStatement:
 
 
 class StatementGate(Protocol):
-    """Judges statements in the dialect of an engine, before the engine sees them."""
+    """Decides whether statements in an engine's SQL dialect may run, before the engine sees them."""
 
     def admit(self, sql: str, relations: frozenset[str], /, catalog: str = "") -> GatedStatement:
         """
-        Judge *sql*, which may read *relations* (names of datasets and views in lower case).
+        Check *sql*, which may read *relations* (lower-case names of datasets and views).
 
-        It runs in the database `runtime`, or in another *catalog* that stands for it.
+        The statement runs in the database `runtime`, or in another *catalog* in place of `runtime`.
 
         Raises:
             StatementError: *sql* cannot be parsed or is not allowed.
         """
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all resources."""
 
 
 class Query(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    One statement to run, and how to run it: the same from the edge to the process that runs it.
+    One statement and how to run it. It is passed unchanged from the edge to the process that runs it.
 
-    A process that passes it on sets `timeout_s` to what is left then.
+    Only `timeout_s` changes: each process that passes the query on sets it to the remaining time.
     """
 
     sql: str
@@ -113,15 +114,15 @@ class Query(Struct, frozen=True, kw_only=True, omit_defaults=True):
     query_id: str = ""
     fingerprint: str = ""  # of the caller's key, for the log and for fairness; "" without a key
     key_name: str = ""  # the name of that key, for the log
-    scope: Scope | None = None  # what the caller's key may see; None for everything
-    limit_s: float | None = None  # the time limit of the caller's key, if it has one; that of the YAML holds too
-    timeout_s: float | None = None  # the rest of the time limit; None for all of it
-    concurrent: int | None = None  # how many statements of the key may run at once; None for the usual number
+    scope: Scope | None = None  # the data that the caller's key may see; None for everything
+    limit_s: float | None = None  # the time limit of the caller's key, if any; the configured limit also applies
+    timeout_s: float | None = None  # the remaining time; None for the whole time limit
+    concurrent: int | None = None  # the maximum number of concurrent statements of the key; None for the default
     cache: CacheUse = "none"
     trace_id: str = ""  # for the log
 
     def time_limit_s(self, config: QueryConfig) -> float:
-        """Return the seconds that the statement may take in all."""
+        """Return the total time limit of the statement in seconds."""
         return config.timeout_s if self.limit_s is None else min(self.limit_s, config.timeout_s)
 
 
@@ -130,7 +131,7 @@ _Figure = Meta(ge=0, lt=2**53)
 
 class QueryTimings(Struct, kw_only=True, omit_defaults=True):
     """
-    How one statement's time was spent, in milliseconds, and the size of its result. Filled in while it runs.
+    How one statement spent its time, in milliseconds, and the size of its result. Filled in while it runs.
 
     `statement` is the digest of the statement (`queryengine.gate.fingerprint`); empty if the gate did not admit it.
     """
@@ -145,7 +146,7 @@ class QueryTimings(Struct, kw_only=True, omit_defaults=True):
     statement: Annotated[str, Meta(pattern=r"^([0-9a-f]{16})?\Z")] = ""
 
     def take(self, figures: "QueryTimings") -> None:
-        """Take what the process that ran the statement knows."""
+        """Copy the values known only to the process that ran the statement."""
         self.parse_ms, self.run_ms, self.encode_ms = figures.parse_ms, figures.run_ms, figures.encode_ms
         self.rows, self.bytes, self.statement = figures.rows, figures.bytes, figures.statement
 
@@ -158,7 +159,7 @@ def timings_of(error: BaseException) -> QueryTimings | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveQuery:
-    """A queued or running statement. `started` is ISO 8601 in UTC; `sql` is cut to `ACTIVE_SQL_CHARACTERS`."""
+    """A queued or running statement. `started` is ISO 8601 in UTC. `sql` is truncated to `ACTIVE_SQL_CHARACTERS`."""
 
     query_id: str
     started: str
@@ -166,20 +167,21 @@ class ActiveQuery:
     sql: str
 
 
-#: How much of a statement the list of active statements shows.
+#: The number of characters of a statement that the list of active statements shows.
 ACTIVE_SQL_CHARACTERS = 1000
 
-#: The largest result that comes with a description.
+#: The maximum size of a result that is returned with a description.
 MAX_SPECULATIVE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """
-    The state of the engine: `workers_alive` processes run now, `workers_killed` were lost or killed since the start.
+    The state of the engine.
 
-    The engine `is_starting` until its first worker is alive, as far as this process knows. `workers_busy` and the
-    numbers of statements that are `running` and `queued` are at most about a second old.
+    `workers_alive` is the number of running worker processes. `workers_killed` is the number lost or killed since
+    startup. As far as this process knows, the engine `is_starting` until its first worker is alive. `workers_busy` and
+    the numbers of `running` and `queued` statements are at most about one second old.
     """
 
     workers_alive: int
@@ -193,10 +195,10 @@ class EngineStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
     """
-    The decision on a request of a key with `requests_per_minute`, here `limit`.
+    The rate limit decision on a request of a key whose `requests_per_minute` is `limit`.
 
-    `remaining` more requests are allowed now, and some again in `reset_s` seconds. The request counts as one of the
-    second `counted_at` on the engine's clock.
+    `remaining` more requests are allowed now, and further ones in `reset_s` seconds. The request is counted in the
+    second `counted_at` of the engine's clock.
     """
 
     limit: int
@@ -208,59 +210,58 @@ class Allowance:
 
 class QueryResult(Protocol):
     """
-    The result of a running statement. Iterate it for the encoded bytes; the caller always closes it.
+    The result of a running statement. Iterate over it to get the encoded bytes. The caller must always close it.
 
-    The first chunk is computed before `QueryEngine.run` returns, so an error in the statement raises there. A later
-    failure raises a `QueryError` from the iterator: the bytes until then are not a complete result.
+    The first chunk is computed before `QueryEngine.run` returns, so an error in the statement raises there. After a
+    later failure, the iterator raises a `QueryError`, and the bytes received until then are not a complete result.
 
-    `data_version` is the manifest whose data alone decides the result; None if more than data decides it, or if that is
-    not known, as for a query that does not use the cache.
+    `data_version` is the manifest whose data alone determines the result. It is None if the result depends on more than
+    data, or if this is unknown, as for a query that does not use the cache.
     """
 
     timings: QueryTimings
 
     @property
     def data_version(self) -> Signature:
-        """As above."""
+        """The manifest whose data alone determines the result; None if there is none or it is unknown."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Give the encoded result in chunks."""
+        """Return an iterator over the chunks of the encoded result."""
 
     def cancel(self) -> None:
-        """Stop the statement from any thread; the iterator raises `QueryCancelledError`."""
+        """Stop the statement from any thread. The iterator then raises `QueryCancelledError`."""
 
     def close(self) -> None:
-        """Stop the statement if it still runs and release its slot. More than one call is harmless."""
+        """Stop the statement if it is still running, and release its slot. Repeated calls are harmless."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """A complete `QueryResult`: its encoded chunks, and the timings of its statement."""
+    """A complete `QueryResult`: the encoded chunks, and the statement's timings."""
 
     chunks: tuple[bytes, ...]
     timings: QueryTimings
     data_version: Signature = None
 
     def __iter__(self) -> Iterator[bytes]:
-        """Give the chunks, again each time."""
+        """Return a new iterator over all chunks."""
         return iter(self.chunks)
 
     def cancel(self) -> None:
-        """Do nothing: nothing runs."""
+        """Do nothing, because no statement is running."""
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing, because there are no resources to release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """
-    The description of a statement that did not run, or ran speculatively and has its `answer`.
+    The description of a statement that did not run, or that ran speculatively and has an `answer`.
 
-    `schema` is the Arrow schema of the result, as an encapsulated IPC message; None if it depends on the values of
-    parameters that were not given. `parameters` are the names of the parameters in their order, "1" and "2" for `?` and
-    `$1`. If `is_schema_cacheable`, the schema is valid until other data is published; `is_cacheable` says the same of
-    the result.
+    `schema` is the Arrow schema of the result as an encapsulated IPC message; None if it depends on missing parameter
+    values. `parameters` are the parameter names in order, such as "1" and "2" for `?` and `$1`. If
+    `is_schema_cacheable`, the schema is valid until other data is published. If `is_cacheable`, so is the result.
     """
 
     schema: bytes | None
@@ -271,16 +272,16 @@ class Description:
 
 
 class CancelToken(Protocol):
-    """Lets another thread stop a statement, before `run` returns and after it, until the result is closed."""
+    """Lets another thread stop a statement, both before and after `run` returns, until the result is closed."""
 
     def cancel(self) -> None:
-        """Stop the statement now or, if it has not begun, as soon as it begins."""
+        """Stop the statement now, or as soon as it begins."""
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on `cancel`, or now if that was earlier. The returned function ends the subscription."""
+        """Call *callback* on `cancel`, or now if already cancelled. The returned function ends the subscription."""
 
 
-#: Called when a statement has its execution slot.
+#: Called when a statement gets its execution slot.
 Admitted = Callable[[], None]
 
 
@@ -288,54 +289,53 @@ class QueryEngine(Protocol):
     """
     Runs statements against the newest published data.
 
-    `instance_id` identifies the running engine instance: another object after each start, None while no engine runs.
-    The views of one instance never change.
+    The views of one engine instance never change.
     """
 
     @property
     def instance_id(self) -> object | None:
-        """As above."""
+        """An object that identifies the running engine instance, new after each start; None while no engine runs."""
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
         """
         Gate and start one statement, and wait for its first bytes.
 
-        *admitted* is called in this thread once the statement has its slot; it may still cancel it before it runs.
+        *admitted* is called in this thread once the statement has its slot. It may still cancel the statement.
 
         Raises:
-            QueryError: Any of the tree in `queryengine.errors`.
+            QueryError: Any error of the tree in `queryengine.errors`.
         """
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """
         Gate and bind one statement without running it. It waits for a slot and counts like any statement of its key.
 
-        A statement with parameters may come without values. A PIVOT whose columns depend on the data reads the data.
+        Parameter values may be missing. A PIVOT whose columns depend on the data reads the data.
 
         Args:
             query: The statement.
-            cancel: Stops it.
-            speculate_s: Run the statement speculatively for about this many seconds. A result that is complete by then
-                and takes at most `MAX_SPECULATIVE_BYTES` comes with the description.
+            cancel: Stops the statement.
+            speculate_s: Run the statement speculatively for about this many seconds. If the result is complete by then
+                and has at most `MAX_SPECULATIVE_BYTES`, it is returned with the description.
 
         Raises:
-            QueryError: As `run`, for errors that are known before a statement runs, or found by speculative execution.
+            QueryError: See `run`. The error is known before the statement runs, or found by speculative execution.
         """
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """
-        Gate *sql* without running it; it may read only *relations* (lower-case names).
+        Gate *sql* without running it. It may read only *relations* (lower-case names).
 
         Raises:
             StatementError: *sql* cannot be parsed or is not allowed.
-            QueryError: The engine could not judge *sql*.
+            QueryError: The engine could not check *sql*.
         """
 
     def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
         """
-        Count a request of *fingerprint*, unless it made *per_minute* of them within the last minute.
+        Count a request of the key *fingerprint*, unless the key made *per_minute* requests within the last minute.
 
-        *instead_of* is the `counted_at` of an earlier call of the same request, which no longer counts.
+        *instead_of* is the `counted_at` of an earlier call for the same request, which is no longer counted.
 
         Raises:
             EngineUnavailableError: The engine, which counts for all processes, cannot be reached.
@@ -343,7 +343,7 @@ class QueryEngine(Protocol):
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """
-        List the queued and running statements of *fingerprint*, oldest first.
+        Return the queued and running statements of the key *fingerprint*, oldest first.
 
         Raises:
             EngineUnavailableError: The engine cannot be reached.
@@ -351,17 +351,17 @@ class QueryEngine(Protocol):
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
         """
-        Stop the statement *query_id* of *fingerprint*; False if no active statement has this id.
+        Stop the statement *query_id* of the key *fingerprint*. Return False if no active statement has this id.
 
         Raises:
             EngineUnavailableError: The engine cannot be reached.
         """
 
     def status(self) -> EngineStatus | None:
-        """Return the state of the worker processes; None for an engine without any."""
+        """Return the state of the worker processes; None for an engine without worker processes."""
 
     def is_alive(self) -> bool:
-        """Say whether a statement would be taken now; a busy engine is alive."""
+        """Return whether the engine would accept a statement now. A busy engine is alive."""
 
     def close(self) -> None:
-        """Stop everything that runs and release all resources."""
+        """Stop all running statements and release all resources."""

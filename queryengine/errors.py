@@ -4,7 +4,7 @@ The errors of a statement.
 ::
 
     QueryError
-    ├── StatementError                 the statement is at fault (the caller can correct it)
+    ├── StatementError                 the statement is wrong (the caller can correct it)
     │   ├── EmptyStatementError        only white space and comments
     │   ├── SqlSyntaxError             cannot be parsed, or is nested too deep
     │   ├── SqlError                   parsed, but refers to something unknown or fails on the data
@@ -13,7 +13,7 @@ The errors of a statement.
     ├── QueryTimeoutError              ran longer than its limit
     ├── QueryCancelledError            the caller left or cancelled it
     ├── ResourceLimitError             memory or temporary space is used up
-    ├── RateLimitError                 the key has made as many requests as it may within a minute
+    ├── RateLimitError                 the key has used up its requests per minute
     ├── EngineBusyError                no free slot, and the queue is full or was too slow
     ├── EngineWorkerDiedError          the process that ran the statement ended
     └── EngineUnavailableError         the engine is starting or stopping, or cannot be reached
@@ -24,7 +24,7 @@ The errors of a statement.
 
 import re
 
-#: An internal error of DuckDB that means a failed allocation which DuckDB did not expect.
+#: Matches internal DuckDB errors that are caused by an unexpected failure to allocate memory.
 WANT_OF_MEMORY = re.compile(
     r"Memory allocation failure|std::bad_alloc|\bout of memory\b|\bnot enough memory\b", re.IGNORECASE
 )
@@ -32,9 +32,9 @@ WANT_OF_MEMORY = re.compile(
 
 class QueryError(Exception):
     """
-    Base of this room's errors. `str()` is a sentence for the caller: no traceback, no path, no version.
+    Base of this package's errors. `str()` is a sentence for the caller, without tracebacks, paths or versions.
 
-    `timings` are those of the statement until it failed (`queryengine.engine.timings_of`), if the engine got that far.
+    `timings` are the statement's timings until it failed (`queryengine.engine.timings_of`), if it reached the engine.
     """
 
     code = "query_error"
@@ -42,7 +42,7 @@ class QueryError(Exception):
 
 
 class StatementError(QueryError):
-    """The statement is at fault."""
+    """The statement is wrong. The caller can correct it."""
 
     code = "statement_error"
 
@@ -107,9 +107,9 @@ class ResourceLimitError(QueryError):
 
 class EngineBusyError(QueryError):
     """
-    No free slot: the queue is full or was too slow, or another key needed the slot. Or the *reason*.
+    There is no free slot: the queue is full or was too slow, or another key needed the slot (*reclaimed*).
 
-    Try again after `retry_after_s` seconds.
+    The caller should try again after `retry_after_s` seconds. *reason* begins the message.
     """
 
     code = "engine_busy"
@@ -122,7 +122,7 @@ class EngineBusyError(QueryError):
 
 
 class RateLimitError(QueryError):
-    """The key has made as many requests as it may within a minute. Try again after `retry_after_s` seconds."""
+    """The key has used up its requests per minute. The caller should try again after `retry_after_s` seconds."""
 
     code = "rate_limited"
 
@@ -143,12 +143,12 @@ class EngineWorkerDiedError(QueryError):
 
 
 class EngineUnavailableError(QueryError):
-    """The engine cannot answer now."""
+    """The engine cannot respond at the moment."""
 
     code = "engine_unavailable"
 
 
 class DatasetNotLoadedError(EngineUnavailableError):
-    """A dataset that the statement reads, directly or by a view, has no data yet; the message names it."""
+    """A dataset that the statement reads, directly or through a view, has no data yet. The message names it."""
 
     code = "dataset_not_loaded"

@@ -1,4 +1,4 @@
-"""Ids of requests and queries: the caller's if it is well-formed, otherwise a new one."""
+"""Request and query ids: the caller's id if it is well-formed, otherwise a new one."""
 
 import os
 import re
@@ -12,5 +12,5 @@ def new_id() -> str:
 
 
 def accepted_id(inbound: str | None) -> str | None:
-    """Return the caller's request id if headers and logs may repeat it, otherwise None."""
+    """Return the caller's request id if it is safe to repeat in headers and logs, otherwise None."""
     return inbound if inbound is not None and _WELL_FORMED.fullmatch(inbound) else None

@@ -1,7 +1,7 @@
 """
-What a key with rules, or with plain views, finds under the names of datasets and views: a catalog of its own.
+The catalog of a key with rules or plain views, which defines what such a key sees under the declared names.
 
-Its statements run in this catalog instead of `runtime`, so a name cannot mean the whole dataset.
+Statements of the key run in this catalog instead of `runtime`, so a name cannot refer to the whole dataset.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from runtimeconf.model import DatasetRule
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedRule:
     """
-    A rule whose SQL passed the gate. If `error` is set, it did not, and its dataset is unavailable.
+    A rule whose SQL was admitted by the gate. If `error` is set, the SQL was refused and the dataset is unavailable.
 
-    `relations` are the datasets and views that it reads, its own dataset among them. A rule that is not `deterministic`
-    depends on the time too. `macros` are those that it calls.
+    `relations` are the datasets and views that the rule reads, including its own dataset. A rule that is not
+    `deterministic` also depends on the time. `macros` are the macros that the rule calls.
     """
 
     rule: DatasetRule

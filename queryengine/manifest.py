@@ -1,9 +1,9 @@
 """
-The catalog of published data: one manifest, replaced as a whole by an atomic rename.
+The catalog of published data: one manifest, which is replaced as a whole by an atomic rename.
 
-`datasources` builds and publishes snapshots; `queryengine` reads them. A snapshot is one immutable DuckDB file with one
-table, which has the name of its dataset. A snapshot file is unlinked right after a manifest that no longer names it is
-published, so a reader that misses a file reads the manifest again.
+`datasources` builds and publishes snapshots, and `queryengine` reads them. A snapshot is an immutable DuckDB file with
+one table named like its dataset. A snapshot file is deleted right after a manifest without it is published, so a reader
+that does not find a file reads the manifest again.
 """
 
 import errno
@@ -23,11 +23,11 @@ FORMAT_VERSION = 2
 
 MANIFEST_NAME = "manifest.json"
 
-#: The directory of a second manifest: of what replaces published data once another configuration is in force.
+#: The directory of a second manifest, for data that replaces published data once another configuration takes effect.
 STAGED_DIRECTORY = "staged"
 SNAPSHOT_DIRECTORY = "snapshots"
 
-#: The largest manifest that is read. A column takes about 1 KiB, so it has room for tens of thousands of them.
+#: The maximum size of a manifest. A column needs about 1 KiB, so there is room for tens of thousands of columns.
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 
 #: Identifies one manifest: modification time in nanoseconds, inode and size; None if there is no manifest.
@@ -35,7 +35,7 @@ Signature = tuple[int, int, int] | None
 
 
 class ManifestError(Exception):
-    """The manifest cannot be used; `str()` is a sentence without a path."""
+    """The manifest cannot be used. `str()` is a sentence without a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class Snapshot:
     """
     One published version of one dataset.
 
-    `file` is a name inside `SNAPSHOT_DIRECTORY`; `sha256` and `size_bytes` describe that file; `created_at` is
-    ISO 8601 in UTC; `source` fingerprints the settings that it was built from, so that a changed YAML rebuilds it.
-    `source_version` identifies the version of the source and the `refresh_sql`, in a form that only `datasources`
-    reads; None if the source has no version.
+    `file` is a name inside `SNAPSHOT_DIRECTORY`, and `sha256` and `size_bytes` describe that file. `created_at` is
+    ISO 8601 in UTC. `source` is a fingerprint of the settings that the snapshot was built from, so that it is rebuilt
+    after the configuration changes. `source_version` identifies the version of the source and the `refresh_sql`, in a
+    format that only `datasources` reads. It is None if the source has no version.
     """
 
     dataset: str
@@ -70,14 +70,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All published snapshots. `generation` grows by one with each publication."""
+    """All published snapshots. `generation` increases by one with each publication."""
 
     generation: int
     snapshots: tuple[Snapshot, ...] = ()
 
 
 def manifest_path(state_dir: Path) -> Path:
-    """Return the path of the manifest of *state_dir*. Each publication replaces the file."""
+    """Return the path of the manifest in *state_dir*. Each publication replaces the file."""
     return state_dir / MANIFEST_NAME
 
 
@@ -92,10 +92,10 @@ def signature(path: str) -> Signature:
 
 class Pin:
     """
-    Holds the manifest at *path* open, so that no later manifest can have its inode, and thus its `signature`.
+    Keeps the manifest at *path* open, so that no later manifest can have its inode, and therefore its `signature`.
 
-    Otherwise, when two manifests are replaced within one tick of the file system's clock, the next one may look like
-    the first. `is_held` is False if there is no manifest, or no descriptor for it: its signature may then recur.
+    Otherwise, if two manifests are replaced within one tick of the file system's clock, the next one might look like
+    the first. `is_held` is False if there is no manifest or no free descriptor. Its signature may then recur.
     """
 
     def __init__(self, path: str) -> None:
@@ -107,7 +107,7 @@ class Pin:
         self.is_held = self._descriptor is not None
 
     def close(self) -> None:
-        """Close the manifest. More than one call is harmless, from one thread."""
+        """Close the manifest. Repeated calls from one thread are harmless."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -118,21 +118,21 @@ def _signature_of(stat: os.stat_result) -> Signature:
 
 
 def snapshot_path(state_dir: Path, snapshot: Snapshot) -> Path:
-    """Return the path of the file of *snapshot*, which is removed once a newer manifest no longer names it."""
+    """Return the path of the file of *snapshot*, which is deleted once a newer manifest no longer contains it."""
     return state_dir / SNAPSHOT_DIRECTORY / snapshot.file
 
 
 def parquet_file(file: str) -> str:
-    """Return the name of the Parquet object with the rows of the snapshot *file*. Clusters overlook one with `_`."""
+    """Return the name of the Parquet object for the snapshot *file*, without a leading `_`, which clusters skip."""
     return f"{Path(file).stem.lstrip('_')}.parquet"
 
 
 def read_manifest(state_dir: Path) -> Manifest:
     """
-    Read the published manifest; generation 0 without snapshots if nothing was ever published.
+    Return the published manifest. If nothing was ever published, return generation 0 without snapshots.
 
     Raises:
-        ManifestError: The file cannot be read, is damaged, or has a format version of another release.
+        ManifestError: The file cannot be read, is damaged, or has the format version of another release.
     """
     try:
         text = read_regular_file(manifest_path(state_dir), MAX_MANIFEST_BYTES).data
@@ -145,13 +145,14 @@ def read_manifest(state_dir: Path) -> Manifest:
 
 def write_manifest(state_dir: Path, manifest: Manifest) -> bool:
     """
-    Publish *manifest*: once this returns, every reader sees it.
+    Publish *manifest*. After this returns, every reader sees it.
 
     Returns:
-        Whether it certainly survives a power failure. If the disk does not confirm it, the previous one may come back.
+        Whether the manifest is certain to survive a power failure. If the disk does not confirm the write, the previous
+            manifest may reappear.
 
     Raises:
-        OSError: It could not be written, or is too large to be read again; the previous manifest stays published.
+        OSError: The manifest cannot be written, or is too large to be read. The previous one stays published.
     """
     text = _encode(manifest)
     if len(text) > MAX_MANIFEST_BYTES:
@@ -178,10 +179,10 @@ def write_manifest(state_dir: Path, manifest: Manifest) -> bool:
 
 def sync_directory(directory: Path) -> None:
     """
-    Make the names in *directory* durable: a rename is on disk only once its directory is.
+    Make the names in *directory* durable. A rename is on disk only after its directory has been synced.
 
     Raises:
-        OSError: The directory cannot be opened or synchronised.
+        OSError: The directory cannot be opened or synced.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -191,7 +192,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
-    """Return the text of *content* for its checksum."""
+    """Return the canonical JSON of *content*, from which the checksum is computed."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
@@ -204,7 +205,7 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
-    """Return *snapshot* as JSON types, without the deep copies of `dataclasses.asdict`: each publication writes all."""
+    """Return *snapshot* as JSON types. Unlike `dataclasses.asdict`, this makes no deep copies, which are slow."""
     values = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
     return {**values, "columns": [{"name": column.name, "type": column.type} for column in snapshot.columns]}
 
@@ -214,7 +215,7 @@ def _decode(text: bytes) -> Manifest:
         document = json.loads(text)
         version = document["format_version"]
         if version != FORMAT_VERSION:
-            # Check this before the checksum: another release may compute the checksum differently.
+            # Check this before the checksum, because another release may compute the checksum differently.
             raise ManifestError(
                 f"The manifest of published data has format version {version!r:.40}, not {FORMAT_VERSION}."
             )
@@ -231,10 +232,10 @@ def _decode(text: bytes) -> Manifest:
 
 def snapshot_of(item: dict[str, Any]) -> Snapshot:
     """
-    Return the snapshot that `snapshot_fields` made *item* of.
+    Return the snapshot from *item*, which `snapshot_fields` returned.
 
     Raises:
-        ValueError, KeyError, TypeError: It is something else.
+        ValueError, KeyError, TypeError: *item* is not a snapshot.
     """
     columns = tuple(Column(**column) for column in item["columns"])
     snapshot = Snapshot(**{**item, "columns": columns})

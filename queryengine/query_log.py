@@ -1,4 +1,4 @@
-"""The end of each statement, over HTTP and Flight SQL: its log line, and the event for metrics and history."""
+"""Records the end of each statement over HTTP and Flight SQL: a log line, and an event for metrics and history."""
 
 import logging
 import time
@@ -19,9 +19,9 @@ _NO_TIMINGS = QueryTimings()
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
     """
-    A statement from its arrival until its line is written to the *logger* of the package that received it.
+    A statement from its arrival until its log line is written to the *logger* of the package that received it.
 
-    One that takes *slow_s* seconds or longer gets a second line, a warning. Its *trace* gets a span.
+    If the statement takes *slow_s* seconds or longer, a second line is logged as a warning. The *trace* gets a span.
     """
 
     logger: logging.Logger
@@ -34,11 +34,11 @@ class QueryRecord:
 
     def write(self, outcome: str, timings: QueryTimings | None) -> None:
         """
-        Write the line, and send the event and the span, before the last bytes of the answer are sent.
+        Write the log line, and send the event and the span, before the last bytes of the response are sent.
 
         Args:
-            outcome: "ok" or a stable code.
-            timings: How its time was spent; None if it did not begin to run.
+            outcome: "ok" or a stable error code.
+            timings: The statement's timings; None if it did not begin to run.
         """
         duration_s = time.monotonic() - self.began
         if telemetry.state.is_on():

@@ -1,9 +1,9 @@
 """
 The value table: how the values of each DuckDB type are exported, and how names are made unique.
 
-Results leave DuckDB as Arrow record batches. Most types fit Arrow exactly; some do not (a UHUGEINT over 2^127 becomes
-negative, a TIME WITH TIME ZONE loses its zone, the time part of an INTERVAL wraps at 292 years). Those are cast to text
-inside the engine. `TABLE` lists them; `docs/values.md` documents them for users.
+Results leave DuckDB as Arrow record batches. Arrow represents most types exactly, but not all: a UHUGEINT over 2^127
+becomes negative, a TIME WITH TIME ZONE loses its zone, and the time part of an INTERVAL wraps at 292 years. Such types
+are cast to text inside the engine. They are listed in `TABLE`, and documented for users in `docs/values.md`.
 """
 
 import re
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-#: Levels of nesting that Arrow carries; pyarrow refuses more than 64, and a MAP takes two. Deeper values are text.
+#: The maximum nesting in Arrow. pyarrow refuses more than 64 levels, and a MAP needs two. Deeper values are text.
 MAX_NESTING = 30
 
-#: Types inside one type. A short statement can double a type a hundred times; a larger type is sent as text.
+#: The maximum number of types inside one type. A short statement can double a type many times. Larger types are text.
 MAX_MEMBERS = 10_000
 
-#: Types with a longer text are not cached: they could fill the memory.
+#: Types with longer names are not cached, because they could fill the memory.
 LONGEST_CACHED_TEXT = 256
 
 
@@ -31,7 +31,7 @@ class Carrier(Enum):
     JSON = "the engine's JSON of the value, which may contain NaN and Infinity"
 
 
-#: The carrier of every type that DuckDB knows. Other types are carried by their text, which is always correct.
+#: The carrier of every known DuckDB type. Values of other types are exported as text, which is always correct.
 TABLE: Mapping[str, Carrier] = {
     **dict.fromkeys(
         (
@@ -59,7 +59,7 @@ _PUNCTUATION = frozenset({"", "(", ")", ",", "[", "]"})
 
 _CAST_TARGETS = {Carrier.TEXT: "VARCHAR", Carrier.NUMBER: "VARCHAR", Carrier.JSON: "JSON"}
 
-# A whole ENUM is one token, as it may list a hundred thousand values. Possessive quantifiers prevent backtracking.
+# A whole ENUM is one token, because it may list a hundred thousand values. Possessive quantifiers prevent backtracking.
 _TOKEN = re.compile(
     r"""
     ENUM\( '(?:[^']|'')*+' (?:,\ '(?:[^']|'')*+')*+ \)
@@ -77,9 +77,9 @@ class ValueType:
     """
     A DuckDB type as a tree.
 
-    `name` is a key of `TABLE` (or an unknown type's name), `sql` its text. The children of a LIST or ARRAY are its
-    element, of a MAP its key and value, of a STRUCT, TUPLE or UNION its members, whose names are in `fields` (a
-    TUPLE has none).
+    `name` is a key of `TABLE` or the name of an unknown type, and `sql` is the type as SQL. The only child of a LIST or
+    ARRAY is its element type. The children of a MAP are its key and value types. The children of a STRUCT, TUPLE or
+    UNION are its member types, whose names are in `fields` (a TUPLE has no names).
     """
 
     name: str
@@ -89,15 +89,15 @@ class ValueType:
 
     @property
     def carrier(self) -> Carrier:
-        """The carrier of a value of this type, without its children."""
+        """The carrier of values of this type, not considering its children."""
         return TABLE.get(self.name, Carrier.TEXT)
 
 
 def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
     """
-    Return how to select *columns*, given by name and type, so that the Arrow export of each is exact.
+    Return the SQL to select *columns* (names and types) so that the Arrow export of each column is exact.
 
-    They are selected by position, as names may repeat. None if all are exact as they are.
+    Columns are selected by position because names may repeat. The result is None if all columns are already exact.
     """
     columns = tuple(columns)
     targets = [exact_type(parse_type(duckdb_type)) for _, duckdb_type in columns]
@@ -111,10 +111,10 @@ def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
 
 def parse_type(duckdb_type: str) -> ValueType:
     """
-    Read a type as DuckDB writes it, such as `STRUCT(a INTEGER[], "b c" MAP(VARCHAR, UHUGEINT))`.
+    Parse a type as DuckDB writes it, such as `STRUCT(a INTEGER[], "b c" MAP(VARCHAR, UHUGEINT))`.
 
-    A text that is not a type, is nested deeper than `MAX_NESTING` or has more than `MAX_MEMBERS` types becomes an
-    unknown type: its values are text.
+    A string that is not a type, is nested deeper than `MAX_NESTING` or has more than `MAX_MEMBERS` types becomes an
+    unknown type, whose values are exported as text.
     """
     return _cached(duckdb_type) if len(duckdb_type) <= LONGEST_CACHED_TEXT else _parsed(duckdb_type)
 
@@ -131,9 +131,9 @@ _cached = lru_cache(maxsize=1024)(_parsed)
 
 def unique_names(names: Iterable[str]) -> tuple[str, ...]:
     """
-    Make names unique: the first `a` stays, the next becomes `a_1`, then `a_2`, skipping names that are taken.
+    Make names unique. The first `a` stays, the next becomes `a_1`, then `a_2`, skipping names that are in use.
 
-    Names are compared exactly: `a` and `A` differ.
+    Names are compared exactly, so `a` and `A` are different names.
     """
     names = tuple(names)
     taken = set(names)
@@ -157,13 +157,13 @@ def unique_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def exact_type(kind: ValueType) -> str | None:
-    """Return the SQL type to which *kind* must be cast so that its Arrow export is exact; None if it is as it is."""
+    """Return the SQL type to which *kind* must be cast for an exact Arrow export; None if no cast is needed."""
     if kind.carrier is not Carrier.ARROW:
         return _CAST_TARGETS[kind.carrier]
     targets = [exact_type(child) for child in kind.children]
     if all(target is None for target in targets):
         return None
-    # An ENUM becomes text, as it may list very many values.
+    # An ENUM becomes text, because it may list very many values.
     members = [
         target or ("VARCHAR" if child.name == "ENUM" else child.sql)
         for child, target in zip(kind.children, targets, strict=True)
@@ -173,7 +173,7 @@ def exact_type(kind: ValueType) -> str | None:
     if kind.name in {"MAP", "TUPLE"}:
         return f"{kind.name}({', '.join(members)})"
     if not all(kind.fields):
-        return "VARCHAR"  # A Parquet file may have a member without a name, which SQL cannot write.
+        return "VARCHAR"  # A Parquet file may have a member without a name, which SQL cannot express.
     named = [f"{quoted(field)} {member}" for field, member in zip(kind.fields, members, strict=True)]
     return f"{kind.name}({', '.join(named)})"
 
@@ -184,35 +184,35 @@ def quoted(name: str) -> str:
 
 
 def split_relation(name: str) -> tuple[str, str]:
-    """Return the schema of the dataset or view *name* in the catalog `runtime`, and its name there."""
+    """Return the schema of the dataset or view *name* in the catalog `runtime`, and its name in that schema."""
     schema, _, table = name.rpartition(".")
     return schema or "main", table
 
 
 def qualified(name: str) -> str:
-    """Return the dataset or view *name* as SQL, after its schema."""
+    """Return the dataset or view *name* as SQL, qualified with its schema."""
     return ".".join(map(quoted, split_relation(name)))
 
 
 class _TypeParser:
-    """A recursive descent over the tokens of one type. It raises ValueError for anything else."""
+    """A recursive descent parser for one type. It raises ValueError for anything else."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = _TOKEN.finditer(text)
         self._token = next(self._tokens, None)
-        self._end = 0  # of the token before
+        self._end = 0  # of the previous token
         self._members = 0
 
     def whole(self) -> ValueType:
-        """Read one type and nothing after it."""
+        """Parse one type. Nothing may follow it."""
         kind = self._type(0)
         if self._token is not None:
             raise ValueError
         return kind
 
     def _type(self, depth: int) -> ValueType:
-        """Read one type with its `[]` and `[3]` suffixes, at *depth* levels inside others."""
+        """Parse one type with its `[]` and `[3]` suffixes, nested *depth* levels deep."""
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise ValueError

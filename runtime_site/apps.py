@@ -1,4 +1,4 @@
-"""The project's Django app, which adds the SQL in the YAML to Django's system checks."""
+"""The project's Django app, which adds the configured SQL to Django's system checks."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
 """
 Formats log lines, as text or as one JSON object per line (`LOG_FORMAT=json`), and writes them to standard error.
 
-The attribute `fields` of a record holds its structured values (`extra={"fields": {...}}`). Whatever they contain, a
-record is one line of printable text: no caller can forge another line, send control codes to a terminal, change the
-text direction, or fill the disk with one value. Every request and statement is logged, so formatting is kept cheap.
+The attribute `fields` of a record holds its structured values (`extra={"fields": {...}}`). Regardless of their content,
+a record is one line of printable text, so no caller can forge another line, send control codes to a terminal, change
+the text direction, or fill the disk with one value. Every request and statement is logged, so formatting is kept cheap.
 """
 
 import logging
@@ -21,7 +21,7 @@ from typing import Any
 #: The values of `LOG_FORMAT`. The first is the default.
 LOG_FORMATS = ("text", "json")
 
-#: The maximum length of a value, message and traceback, in characters. Longer ones lose their middle.
+#: The maximum lengths of values, messages and tracebacks, in characters. Longer text loses its middle.
 MAX_VALUE_CHARACTERS = 1000
 MAX_MESSAGE_CHARACTERS = 8000
 MAX_TRACEBACK_CHARACTERS = 20_000

@@ -1,7 +1,7 @@
 """
-Django settings. Users configure the runtime in its YAML, not here.
+Django settings. Users configure the runtime in its configuration file, not here.
 
-They enable only the features needed by an API without database, sessions, templates and static files.
+The settings enable only the features that an API without database, sessions, templates and static files needs.
 """
 
 import os
@@ -12,7 +12,7 @@ from runtime_site.logs import logging_config
 DEBUG = False
 # Nothing is signed and processes do not share the key, so a new key per process is safest.
 SECRET_KEY = secrets.token_urlsafe(50)
-# Applies while authentication is off and the YAML has no list of hosts. Prevents DNS rebinding.
+# Applies while authentication is off and the configuration file has no list of hosts. Prevents DNS rebinding.
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 APPEND_SLASH = False
 ROOT_URLCONF = "runtime_site.urls"

@@ -1,5 +1,5 @@
 """
-Prepare a process: hide API keys in its command line, and replace closed streams.
+Prepares a process: hides API keys in its command line, and replaces closed streams.
 
 Every user of a machine can read every command line (`ps`, `/proc/PID/cmdline`). Linux shows the memory to which it
 copied the arguments at startup. A process can overwrite that memory without affecting Python's copy, `sys.argv`.
@@ -49,7 +49,7 @@ def hide_api_keys() -> bool:
         arguments = shown.split(b"\0")
         spans = _key_spans(arguments)
         with (_PROC / "mem").open("r+b", buffering=0) as memory:
-            # Check that the arguments are really there: a kernel may hide the address as 0.
+            # Check that the arguments are really there, because a kernel may report the address as 0.
             if os.pread(memory.fileno(), len(shown), start) != shown:
                 return False
             for offset, length in spans:

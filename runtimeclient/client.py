@@ -41,11 +41,11 @@ from runtimeclient.http.resources import (
 )
 from runtimeclient.http.results import JSON, JsonValue, SqlResult, as_json
 
-# The specification's type for rows, which a runtime sends unless another type is requested.
+# The media type for rows in the specification, which a runtime sends unless another type is requested.
 _PLAIN_TEXT = "text/plain"
 _ACTIVE_QUERIES = "/v1/sql/active"
 _PROBLEM = "application/problem+json"
-# For every response except rows. Parsed JSON can take up fifty times the memory of its text.
+# The limit for every response except rows. Parsed JSON can take fifty times the memory of its text.
 _MAX_METADATA_BYTES = 4 << 20
 _FIRST_POLL_S = 0.1
 _MAX_POLL_S = 2.0
@@ -57,9 +57,9 @@ class Timeouts:
     Time limits.
 
     Attributes:
-        connect_s: Seconds to connect, and seconds for the whole response to any request except a query.
-        silence_s: Seconds until the response to a query begins. While it arrives, the longest time that its average
-            rate may stay below `endpoint.MIN_BYTES_PER_S`.
+        connect_s: The limit for connecting, and for the whole response to any request except a query.
+        silence_s: The maximum seconds until the response to a query begins. While the response arrives, the longest
+            time that its average rate may stay below `endpoint.MIN_BYTES_PER_S`.
     """
 
     connect_s: float = 10.0
@@ -112,7 +112,8 @@ class RuntimeClient:
                 follow_redirects=False,
                 transport=transport,
                 trust_env=not self.endpoint.is_loopback,
-                # Servers close idle connections (gunicorn after 2 s); do not send a request on one that is closing.
+                # Servers close idle connections (gunicorn after 2 s). Do not send a request on a connection that is
+                # closing.
                 limits=httpx.Limits(keepalive_expiry=1.0),
             )
         except (ImportError, ValueError, httpx.InvalidURL) as exc:
@@ -133,7 +134,7 @@ class RuntimeClient:
         """
         Check that the endpoint responds within `connect_s`. The key is not sent.
 
-        A query may take a long time to respond. This detects a server that never responds.
+        A query may take a long time to respond, so this check detects servers that never respond.
 
         Raises:
             ConnectionFailedError: There is no response.
@@ -159,7 +160,7 @@ class RuntimeClient:
         parameters: Mapping[str, JsonValue] | Sequence[JsonValue] = (),
     ) -> SqlResult:
         """
-        Run one statement. The result is returned open and streams. The caller closes it.
+        Run one statement and return its result as an open stream. The caller must close it.
 
         Args:
             statement: SQL text, sent unchanged.
@@ -194,7 +195,7 @@ class RuntimeClient:
 
     def datasets(self) -> tuple[DatasetStatus, ...]:
         """Return all datasets, in the order of the configuration. Raises the errors of `sql`."""
-        # Spice.ai omits the status unless asked.
+        # Spice.ai omits the status unless it is requested.
         return tuple(map(DatasetStatus.from_json, self._items("/v1/datasets?status=true")))
 
     def active_queries(self) -> tuple[ActiveQuery, ...]:
@@ -436,7 +437,7 @@ def _refresh_path(name: str) -> str:
 
 
 def _path_part(name: str) -> str:
-    # Escape dots too: ".." would change the path.
+    # Escape dots too, because ".." would change the path.
     return quote(_encode(name), safe="").replace(".", "%2E")
 
 

@@ -1,4 +1,4 @@
-"""The runtime that a command talks to, and its API key: options, environment, profile."""
+"""Determines a command's runtime and API key from options, environment and profile."""
 
 import argparse
 import getpass
@@ -40,13 +40,13 @@ def find_credential(
     flag: str | None, file: str | None, environ: Mapping[str, str], profile: Profile | None = None
 ) -> Credential:
     """
-    Return the key from the flag, else the file (`-` is standard input), else `RUNTIME_API_KEY`, else the *profile*.
+    Return the key from the option, the file (`-` is standard input), `RUNTIME_API_KEY` or the *profile*, in this order.
 
-    One trailing line break in a file is not part of the key. An empty variable counts as absent. An empty flag or file
-    is an error, because the call would silently be anonymous.
+    One trailing line break in a file is not part of the key. An empty variable counts as absent. An empty option or
+    file is an error, because the call would silently be anonymous.
 
     Raises:
-        UsageError: The flag or file is empty, the file cannot be read, or a header cannot carry the key. The message
+        UsageError: The option or file is empty, the file cannot be read, or a header cannot carry the key. The message
             contains no part of the key.
     """
     if flag is not None:
@@ -101,12 +101,12 @@ def _credential_in_file(file: str) -> Credential:
 def _decode(content: bytes, where: str) -> str:
     if len(content) > _MAX_KEY_BYTES:
         raise UsageError(f"The API key {where} is longer than {_MAX_KEY_BYTES} bytes.")
-    # Latin-1 decodes every byte; check_api_key rejects non-ASCII with a better message than a decoder.
+    # Latin-1 decodes every byte, and check_api_key rejects non-ASCII text with a better message than a decoder.
     return content.removesuffix(b"\n").removesuffix(b"\r").decode("latin-1")
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command that talks to a runtime."""
+    """Add the options of every command that connects to a runtime."""
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--api-key",

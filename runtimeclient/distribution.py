@@ -23,7 +23,7 @@ def version() -> str:
     return found.version if found is not None else _declared().get("version", "")
 
 
-#: The file that shows that a tool created an environment, and the tool's command to install a program.
+#: The marker files of environments created by a tool, each with the tool's command to install a program.
 _TOOLS = {"uv-receipt.toml": "uv tool install", "pipx_metadata.json": "pipx install --force"}
 
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 class ErrorPosition:
     """The position of an error in the user's SQL. Lines and columns count from 1."""
 
-    line: int  # of the script
-    column: int  # in characters
+    line: int  # line number in the script
+    column: int  # column number in characters
     text: str  # the part of the line that belongs to the statement
     source: str = ""  # name of the script; empty for a single statement
     text_column: int = 1  # where `text` starts

@@ -1,4 +1,4 @@
-"""Paths that users type, and files that only their owner can read: keys, profiles, the history."""
+"""Handles paths that users type, and files that only their owner can read: keys, profiles and the history."""
 
 import os
 import secrets
@@ -39,7 +39,7 @@ def xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Pa
 
 @contextmanager
 def output_errors(name: object) -> Iterator[None]:
-    """Raise OutputError if the block raises OSError, except BrokenPipeError, when the reader has closed the pipe."""
+    """Convert an OSError in the block to OutputError, except BrokenPipeError (the reader has closed the pipe)."""
     try:
         yield
     except BrokenPipeError:
@@ -52,8 +52,8 @@ def replace_file(file: Path, content: bytes, check: Callable[[Path], object] | N
     """
     Replace *file* atomically by a file of mode 0600. Its directory is created.
 
-    Symbolic links are not followed because they could redirect the key to any location. With *check* the file exists,
-    keeps its mode and group, and is not replaced if *check* raises an error about the new file.
+    Symbolic links are not followed because they could redirect the key to any location. With *check*, the file must
+    exist and keeps its mode and group. It is not replaced if *check* raises an error about the new file.
 
     Raises:
         OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.

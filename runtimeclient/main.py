@@ -68,12 +68,16 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
         console.error(exc)
         return exc.exit_status
     except BrokenPipeError:
-        pass  # The reader of the pipe has closed it: not an error.
+        pass  # The reader has closed the pipe, which is not an error.
     return 0
 
 
 def _flush_or_discard(stream: TextIO) -> None:
-    """Flush a stream. If that fails, discard the buffer, or Python would retry at exit and change the exit status."""
+    """
+    Flush a stream, and discard its buffer if that fails.
+
+    Otherwise Python would retry at exit and change the exit status.
+    """
     try:
         stream.flush()
     except OSError:

@@ -53,7 +53,7 @@ class Profile:
     api_key_file: Path | None = None
     api_key_variable: str | None = None
     api_key_keyring: bool = False
-    is_named: bool = True  # the user named this profile; it was not chosen by default
+    is_named: bool = True  # whether the user named this profile, instead of getting it by default
 
     def __repr__(self) -> str:
         return f"Profile(name={self.name!r}, endpoint={self.endpoint.url!r})"
@@ -87,7 +87,7 @@ def find_profile(named: str | None, environ: Mapping[str, str]) -> Profile | Non
     try:
         directory = config_directory(environ)
     except UsageError:
-        # A user without a home directory has no profiles; that is fine unless one is named.
+        # A user without a home directory has no profiles, which is an error only if a profile is named.
         if name is None:
             return None
         raise
@@ -113,7 +113,7 @@ def read_config(file: Path) -> Mapping[str, Mapping[str, Any]]:
         with file.open("rb") as stream:
             content = stream.read(_MAX_CONFIG_BYTES + 1)
             mode = os.fstat(stream.fileno()).st_mode
-    except (FileNotFoundError, NotADirectoryError):  # The latter with XDG_CONFIG_HOME=/dev/null.
+    except (FileNotFoundError, NotADirectoryError):  # NotADirectoryError occurs with XDG_CONFIG_HOME=/dev/null.
         return {}
     except OSError as exc:
         raise UsageError(f"{file} cannot be read: {exc.strerror}.") from exc
@@ -124,7 +124,7 @@ def read_config(file: Path) -> Mapping[str, Mapping[str, Any]]:
     try:
         config = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as exc:
-        # Do not show the parser's message: it may quote a key.
+        # Do not show the parser's message, because it may quote a key.
         where = re.search(r"\(at line \d+, column \d+\)", str(exc))
         raise UsageError(f"{file} is not valid TOML{' ' + where[0] if where else ''}.") from exc
     _check_fields(config, {"profiles": dict}, str(file))

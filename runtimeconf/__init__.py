@@ -1,5 +1,5 @@
 """
-The runtime YAML as typed, validated values. Nothing else knows YAML or secret stores.
+Reads the configuration file into typed, validated values. Only this package knows YAML and secret stores.
 
-`schema` declares every field and how it is read; `model` holds the values and their defaults.
+`schema` declares every field and how it is read. `model` defines the resulting values and their defaults.
 """

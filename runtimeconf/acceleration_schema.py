@@ -1,4 +1,4 @@
-"""The schema of `acceleration` in datasets and views: when they are loaded, and what is kept of them."""
+"""The schema of `acceleration` in datasets and views: when they are loaded, and which rows are kept."""
 
 import re
 from dataclasses import replace
@@ -28,7 +28,7 @@ from runtimeconf.yaml_reader import Mapping, Node, Scalar
 MAX_SQL_LENGTH = 100_000
 MAX_COLUMN_LENGTH = 1000
 
-#: One query, over several lines if need be.
+#: One query, which may span several lines.
 SQL = TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True)
 
 #: The name of one column.
@@ -38,7 +38,7 @@ _ONE_SNAPSHOT = "Every dataset is a DuckDB snapshot on disk, in runtime.state_di
 
 
 class _ColumnNamesField(ScalarField[tuple[str, ...]]):
-    """The name of a column, or of several as Spice.ai writes them: `(a, b)`."""
+    """The name of one column, or of several in Spice.ai's notation `(a, b)`."""
 
     expected = "the name of a column, or several as (a, b)"
 
@@ -60,14 +60,14 @@ def _folded(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _ByColumnsField(Field[dict[tuple[str, ...], str]]):
-    """A mapping of columns to words."""
+    """A mapping of columns to keywords."""
 
     def __init__(self, expected: str, *words: str) -> None:
         self.expected = expected
         self._word = ChoiceField(*words)
 
     def read(self, node: Node, path: YamlPath) -> dict[tuple[str, ...], str] | None:
-        """Read the word of each column. Whether the column exists is known when the data is loaded."""
+        """Read the keyword of each column. The existence of the columns is checked when the data is loaded."""
         if not isinstance(node, Mapping):
             self.refuse(node, path)
             return None
@@ -92,7 +92,7 @@ class _IndexesField(Field[tuple[IndexConfig, ...]]):
     _mapping = _ByColumnsField(expected, "enabled", "unique")
 
     def read(self, node: Node, path: YamlPath) -> tuple[IndexConfig, ...] | None:
-        """Read the indexes, but for those that the engine would not use."""
+        """Read the indexes, omitting those that the engine would not use."""
         found = self._mapping.read(node, path)
         if found is None:
             return None
@@ -109,19 +109,19 @@ class _IndexesField(Field[tuple[IndexConfig, ...]]):
 
 
 def _parse_cron(text: str) -> str:
-    """Return a cron expression of five fields that comes true again."""
+    """Return a five-field cron expression that matches at some time in the future."""
     if len(text.split()) != 5:
         raise InvalidValueError("five fields: minute, hour, day of the month, month, day of the week")
     try:
         next(CronSim(text, datetime.now(UTC)))
-    except (CronSimError, StopIteration, ValueError):  # the last for a number of thousands of digits
+    except (CronSimError, StopIteration, ValueError):  # ValueError for a number with thousands of digits
         raise InvalidValueError from None
     return text
 
 
 def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -> AccelerationConfig:
     for name in ("engine", "mode", "params", "refresh_on_startup", "on_zero_results"):
-        values.pop(name, None)  # validated: their notes tell what they come to
+        values.pop(name, None)  # validated only; their notes describe their effect
     conflict: dict[tuple[str, ...], OnConflict] = values.pop("on_conflict", {})
     if not values.pop("retention_check_enabled", False):
         _has_no_effect(("retention_period", "retention_check_interval"), "retention_check_enabled: true", node, path)
@@ -129,7 +129,7 @@ def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -
         values.pop("retention_check_interval_s", None)
     else:
         for name in ("retention_period", "retention_check_interval"):
-            if f"{name}_s" not in values and node.get(name) is None:  # An invalid one is a fault already.
+            if f"{name}_s" not in values and node.get(name) is None:  # An invalid value already has an error.
                 path.fault(node.line, f"lacks the field {name}, which retention_check_enabled needs")
     acceleration = AccelerationConfig(**values)
     if conflict:
@@ -163,7 +163,8 @@ def _warn_of_idle_fields(acceleration: AccelerationConfig, node: Mapping, path: 
         path.field("enabled").warn(node.line_of("enabled"), message)
 
 
-#: What `enabled: false` does not turn off, because the dataset is still loaded once, or what has no effect anyway.
+#: Settings that `enabled: false` does not turn off (because the dataset is still loaded once), or that never have an
+#: effect.
 _WITHOUT_ENABLED = frozenset(
     {
         *("enabled", "engine", "mode", "params", "refresh_on_startup", "on_zero_results"),
@@ -181,7 +182,7 @@ def _has_no_effect(names: tuple[str, ...], without: str, node: Mapping, path: Ya
 def _with_conflict(
     acceleration: AccelerationConfig, conflict: dict[tuple[str, ...], OnConflict], node: Mapping, path: YamlPath
 ) -> AccelerationConfig:
-    """Return *acceleration* with what to do about two rows with the same primary key."""
+    """Return *acceleration* with the handling of two rows with the same primary key."""
     where, line = path.field("on_conflict"), node.line_of("on_conflict")
     key = {name.lower() for name in acceleration.primary_key}
     if len(conflict) > 1 or any({name.lower() for name in columns} != key for columns in conflict):
@@ -192,7 +193,7 @@ def _with_conflict(
     return replace(acceleration, on_conflict=action)
 
 
-#: What Spice.ai has below `acceleration`, and this runtime does not.
+#: Spice.ai settings below `acceleration` that this runtime does not support.
 _UNAVAILABLE = {
     "engine_secret": "Remove it: no engine needs a login.",
     "partition_by": "Remove it: the engine skips row groups by their least and greatest values.",
@@ -255,7 +256,7 @@ ACCELERATION = Section[AccelerationConfig](
 
 _COMPUTED = "Remove it: the view is computed again as soon as something that it reads is published."
 
-#: What datasets have below `acceleration`, and views do not.
+#: Settings below `acceleration` that datasets have and views do not.
 _UNAVAILABLE_IN_VIEWS = {
     **dict.fromkeys(("refresh_cron", "refresh_jitter_enabled", "refresh_jitter_max", "refresh_on_startup"), _COMPUTED),
     **dict.fromkeys(("refresh_retry_enabled", "refresh_retry_max_attempts"), _COMPUTED),
@@ -269,7 +270,7 @@ _UNAVAILABLE_IN_VIEWS = {
     "refresh_timeout": "Remove it: a view has the default time-out of datasets.",
 }
 
-#: `views[].acceleration`, which only says whether the view is materialized.
+#: `views[].acceleration`, which only determines whether the view is materialized.
 VIEW_ACCELERATION = Section[bool](
     lambda values, _node, _path: values.get("enabled", True),
     *_STORAGE,

@@ -11,7 +11,7 @@ _HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
 def parse_host(text: str) -> str:
     """
-    Return a host name or IP address in lower case, an IPv6 address without brackets.
+    Return a host name or IP address in lower case. An IPv6 address has no brackets.
 
     Raises:
         InvalidValueError: *text* is neither.
@@ -22,7 +22,7 @@ def parse_host(text: str) -> str:
         except ValueError:
             raise InvalidValueError("not an IPv6 address") from None
     labels = text.removesuffix(".").split(".")
-    if labels[-1].isdecimal():  # the URL standard takes such a host for an IPv4 address
+    if labels[-1].isdecimal():  # the URL standard treats such a host as an IPv4 address
         try:
             return str(ipaddress.IPv4Address(text))
         except ValueError:
@@ -32,13 +32,13 @@ def parse_host(text: str) -> str:
     return text.lower()
 
 
-#: A host, an IPv6 one in brackets, and perhaps a port.
+#: A host and an optional port. An IPv6 host is in brackets.
 _HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+))(?::([0-9]{1,5}))?", re.ASCII)
 
 
 def split_host_port(text: str) -> tuple[str, int | None] | None:
     """
-    Split `host` or `host:port`, with an IPv6 host in brackets, into what `parse_host` returns and the port.
+    Split `host` or `host:port` into the parsed host (see `parse_host`) and the port. An IPv6 host is in brackets.
 
     Returns:
         None if *text* has another form.
@@ -66,24 +66,24 @@ def _parse_address(text: str) -> Address:
     return Address(parse_host(match[1] or match[2]), port)
 
 
-#: `host:port`, with an IPv6 host in brackets. With port 0 the system chooses a free one.
+#: `host:port`, with an IPv6 host in brackets. With port 0, the system chooses a free port.
 ADDRESS = ParsedField("an address such as 127.0.0.1:8090 or [::1]:8090, with a port from 0 to 65535", _parse_address)
 
 
 def _parse_allowed_host(text: str) -> str:
     if text == "*":
         return text
-    # The second form may be IPv6 without brackets.
+    # A host without a port can be an IPv6 address without brackets.
     host, port = split_host_port(text) or (parse_host(text), None)
     return str(Address(host.removesuffix("."), port or 0)).removesuffix(":0")
 
 
-#: A host as in a `Host` header: lower case, an IPv6 address in brackets. With a port it matches that port only; `*`
-#: matches every host.
+#: A host as in a `Host` header: lower case, with an IPv6 address in brackets. A host with a port matches only that
+#: port. `*` matches every host.
 ALLOWED_HOST = ParsedField("a host name or IP address, with or without a port, or *", _parse_allowed_host)
 
 
-#: Addresses of IPv4 in IPv6. `system.client_address` takes them for IPv4.
+#: IPv4-mapped IPv6 addresses. `system.client_address` treats them as IPv4.
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 
 
@@ -103,5 +103,5 @@ def _parse_network(text: str) -> str:
     return str(network)
 
 
-#: An address as the network that holds it alone, or a network, both in their shortest form.
+#: A network in its shortest form. A single address is a network with one address.
 NETWORK = ParsedField("an IP address or a network such as 127.0.0.1, 10.0.0.0/8 or fd00::/8", _parse_network)

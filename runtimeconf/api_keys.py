@@ -1,4 +1,4 @@
-"""`runtime.auth.api-key`: which keys are accepted, and what each of them may do."""
+"""`runtime.auth.api-key`: the accepted keys and their permissions."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from runtimeconf.yaml_reader import Mapping, Sequence
 
 
 def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
-    """Resolve the keys if authentication is on. While it is off, no secret is read."""
+    """Resolve the keys if authentication is on. If it is off, no secret is read."""
     if not values["enabled"]:
         return AuthConfig(enabled=False, allows_anybody=True)
     listed = node.get("keys")

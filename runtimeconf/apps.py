@@ -1,4 +1,4 @@
-"""The Django app: `manage.py check` reports the faults and warnings of the YAML."""
+"""The Django app: `manage.py check` reports configuration errors and warnings."""
 
 import os
 from collections.abc import Sequence
@@ -15,11 +15,15 @@ def check_configuration(
     app_configs: Sequence[AppConfig] | None = None,  # noqa: ARG001 (Django's interface of checks)
     **kwargs: Any,  # noqa: ARG001 (as above)
 ) -> list[checks.CheckMessage]:
-    """Return the faults of the configuration as errors, or its warnings. The file is read only now."""
+    """
+    Return the configuration errors, or the warnings if there are no errors.
+
+    The file is not read before this call.
+    """
     try:
         config = get_config()
     except ConfigError as exc:
-        if is_absent(os.environ):  # The migrations and the tests of a project may run without one.
+        if is_absent(os.environ):  # Migrations and tests of a user's project can run without a configuration file.
             return [
                 checks.Warning(f"{line}. Until then nobody may call", id="runtimeconf.W002") for line in exc.lines()
             ]
@@ -33,5 +37,5 @@ class RuntimeConfConfig(AppConfig):
     name = "runtimeconf"
 
     def ready(self) -> None:
-        """Register the check without reading the YAML: client commands must start without one."""
+        """Register the check without reading the configuration file, because client commands must start without one."""
         checks.register(check_configuration)

@@ -1,4 +1,4 @@
-"""`runtime.results_cache`, and `runtime.caching.sql_results` of Spice.ai, which means the same."""
+"""`runtime.results_cache`, and Spice.ai's `runtime.caching.sql_results`, which has the same meaning."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ _NEVER_STALE = "It has no effect: a result is cached until new data is published
 
 
 def _build(values: dict[str, Any], _node: Mapping, _path: YamlPath) -> ResultsCacheConfig:
-    # The others are validated: their notes say that they have no effect.
+    # The other settings are validated too. Their notes say that they have no effect.
     kept = {name: value for name, value in values.items() if name in {"enabled", "max_bytes"}}
     return ResultsCacheConfig(**{"enabled": True, **kept})
 
 
 _SIZE = SizeField("64KiB", "1TiB")
 
-#: What Spice.ai has beside `enabled` and the size.
+#: The Spice.ai settings other than `enabled` and the size.
 _WITHOUT_EFFECT = (
     Setting("item_ttl", DurationField("0s", "365d"), note=_NEVER_STALE),
     Setting("stale_while_revalidate_ttl", DurationField("0s", "365d"), note=_NEVER_STALE),

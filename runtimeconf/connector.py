@@ -1,4 +1,4 @@
-"""The declarations of plug-ins that the YAML names: connectors, by `from:` of datasets, and snapshot stores."""
+"""Declarations of the plug-ins that a configuration can name: connectors, snapshot stores and engines."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ class Package:
     """
     A library that a connector needs: the *module* to import and the *requirement* for pip.
 
-    Of the location and the values of the parameters, *is_needed* tells those that need it.
+    *is_needed* receives the location and parameter values, and returns whether they need the library.
     """
 
     module: str
@@ -25,7 +25,7 @@ class Package:
 
     @property
     def is_installed(self) -> bool:
-        """Whether the module exists. It is not imported, but for the packages that contain it."""
+        """Whether the module exists. Checking imports its parent packages but not the module itself."""
         try:
             return importlib.util.find_spec(self.module) is not None
         except ModuleNotFoundError:
@@ -33,19 +33,20 @@ class Package:
 
     @property
     def install_command(self) -> str:
-        """The command that installs it."""
+        """The command that installs the library."""
         return f"python -m pip install {self.requirement!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
     """
-    How one of `datasets[].params` is written: its field, and what is special about its value.
+    The syntax of one of `datasets[].params`: its field, and how its value is treated.
 
-    A secret parameter should be a reference, is never shown, and is not part of the version of the data. A hidden one
-    is not shown because an invalid value may hold a secret, such as a URL with a password. A path is made absolute,
-    relative to the directory of the YAML. Code is in another language, whose braces are no secret references. *kinds*
-    are the kinds of files that it applies to; none means all. `Params` sets *name* and *is_required*.
+    A secret parameter should be a reference, is never shown, and is not part of the data version. A hidden parameter is
+    not shown because an invalid value may contain a secret, such as a URL with a password. Paths are relative to the
+    directory of the configuration file and are made absolute. Code is text in another language, whose braces are not
+    secret references. *kinds* are the file kinds that the parameter applies to; none means all. `Params` sets *name*
+    and *is_required*.
     """
 
     field: Field[Any]
@@ -65,11 +66,11 @@ def _fields(made: Any) -> list[str]:
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Params:
     """
-    The parameters of a connector. A subclass is a frozen dataclass with an annotated attribute for each.
+    The parameters of a connector. A subclass is a frozen dataclass with one annotated attribute per parameter.
 
-    `pg_port: Annotated[int, Param(PORT)] = 5432` has the name of the parameter, the type of its value, how it is
-    written, and its default; without a default it is required. Subclasses have the parameters of their bases. Their
-    values may be secrets, so there is no `repr`.
+    For example, `pg_port: Annotated[int, Param(PORT)] = 5432` gives the parameter's name, value type, syntax and
+    default. A parameter without a default is required. Subclasses inherit the parameters of their bases. Values may be
+    secrets, so there is no `repr`.
     """
 
     #: By name.
@@ -85,12 +86,12 @@ class Params:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the parameters that `DatasetConfig.params` holds. Every required one must be there."""
+        """Build the parameters from `DatasetConfig.params`, which must contain every required parameter."""
         made: Self = rebuilt(cls, values)
         return made
 
     def problem(self, location: str) -> str | None:
-        """Return what is wrong with the combination of parameters and *location*; None if nothing is."""
+        """Return what is wrong with the combination of parameters and *location*; None if it is valid."""
         return None
 
 
@@ -101,18 +102,18 @@ class NoParams(Params):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
     """
-    A kind of source.
+    A kind of data source.
 
     Args:
-        expected: What must follow its name and a colon in `from:`, as a noun phrase for faults and the documentation.
-        locate: Makes an absolute location of that text, given the name and the directory of the YAML; raises
-            `InvalidValueError`.
+        expected: What must follow `name:` in `from:`, as a noun phrase for error messages and the documentation.
+        locate: Turns that text into an absolute location, given the name and the directory of the configuration file.
+            Raises `InvalidValueError`.
         params: The class of its parameters.
-        source: The class that reads it, a `datasources.sources.source.Source`, as `module:name`. It is imported by
-            processes that load data only, and takes the dataset and the parameters.
+        source: The class that reads the source, a `datasources.sources.source.Source`, as `module:name`. It takes the
+            dataset and the parameters, and is imported only by processes that load data.
         packages: The libraries that it needs.
-        is_local: Whether it reads files of this machine. The others use the network, and may be down.
-        formats_in_place: The formats that a cluster can read where they are, by its own names.
+        is_local: Whether it reads local files. Other connectors use the network, which may be down.
+        formats_in_place: The formats that a cluster can read in place, by the cluster's names.
     """
 
     expected: str
@@ -130,11 +131,10 @@ class SnapshotStore:
     A kind of storage through which several nodes share snapshots.
 
     Args:
-        locate: Makes the value of `runtime.snapshots.location`; raises `InvalidValueError`, whose message shows nothing
-            of an invalid location.
+        locate: Parses `runtime.snapshots.location`. Raises `InvalidValueError`, whose message never shows the location.
         params: The class of its parameters.
-        node: The class of a node, a `datasources.refresh.manager.DatasetManager`, as `module:name`. It is imported by
-            the process that refreshes only, and takes the configuration, its `snapshots` and the builders.
+        node: The class of a node, a `datasources.refresh.manager.DatasetManager`, as `module:name`. It takes the
+            configuration, its `snapshots` and the builders, and is imported only by the refresh process.
         packages: The libraries that it needs.
     """
 
@@ -147,12 +147,12 @@ class SnapshotStore:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """
-    What can run statements in place of DuckDB.
+    An engine that can run statements instead of DuckDB.
 
     Args:
-        section: How `runtime.engine` is written whose `from` begins with its name.
-        plugin: What runs the statements, a `queryengine.backends.EnginePlugin`, as `module:name`. It is imported by
-            processes that judge or run statements only.
+        section: The syntax of `runtime.engine` if `from` begins with the engine's name.
+        plugin: The `queryengine.backends.EnginePlugin` that runs the statements, as `module:name`. It is imported only
+            by processes that check or run statements.
         packages: The libraries that it needs.
     """
 
@@ -162,14 +162,14 @@ class Engine:
 
 
 def text_of(value: Any) -> str:
-    """Return the value of a parameter as one text."""
+    """Return the value of a parameter as a single string."""
     if isinstance(value, bool):
         return str(value).lower()
     return "\n".join(map(text_of, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts that the value of a parameter consists of."""
+    """Yield the strings in the value of a parameter."""
     if isinstance(value, tuple | list):
         for item in value:
             yield from texts_in(item)

@@ -41,11 +41,11 @@ from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
-#: A name, perhaps after that of a schema and a dot.
+#: A name, optionally preceded by a schema name and a dot.
 IDENTIFIER = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
 _RESERVED_SCHEMAS = frozenset({"system", "temp", "memory", "recurring"})
-#: Prefixes of names in the engine, each with what has such names.
+#: Name prefixes that the engine uses, with the objects that have such names.
 _RESERVED_PREFIXES = {
     "_catalog": "the engine's lists of tables",
     "duckdb_": "the engine's own tables",
@@ -55,7 +55,7 @@ _RESERVED_PREFIXES = {
 }
 _RESERVED_SNAPSHOT = re.compile(r"_s(?:[0-9]+|[0-9a-f]{12})")
 
-#: Connectors that people look for but that do not exist, with the reason and an alternative.
+#: Connectors that users look for but that do not exist, with the reason and an alternative.
 ABSENT = {
     "mariadb": "it speaks the protocol of MySQL: write mysql:",
     **dict.fromkeys(("dremio", "spiceai", "spice.ai"), "it speaks Flight SQL: write flightsql:"),
@@ -74,7 +74,7 @@ ABSENT = {
 
 
 def parse_relation_name(text: str) -> str:
-    """Return *text* if it is a valid name of a dataset or view. Raises InvalidValueError."""
+    """Return *text* if it is a valid dataset or view name. Raises InvalidValueError."""
     if IDENTIFIER.fullmatch(text) is None:
         raise InvalidValueError
     schema, _, name = text.lower().rpartition(".")
@@ -112,7 +112,7 @@ class _SourceField(TextField):
     def convert(self, node: Scalar) -> str:
         text = super().convert(node)
         name, separator, _ = text.partition(":")
-        if text.startswith("spice.ai/"):  # how Spice.ai writes the connector of its cloud
+        if text.startswith("spice.ai/"):  # Spice.ai's syntax for its cloud connector
             name, separator = "spice.ai", ":"
         if not separator or re.fullmatch(r"[a-z][a-z0-9_+.-]*", name) is None:
             raise InvalidValueError("write file: before a path")
@@ -133,9 +133,9 @@ class _SourceField(TextField):
 
 class ParamField(Field[Any]):
     """
-    A parameter of a connector. Secret references in it are resolved before its field reads it.
+    A connector parameter. Secret references in it are resolved before its field reads it.
 
-    Where sources are not read, a parameter with a reference is left out, so that the secret need not be there.
+    If this node does not read sources, a parameter with a reference is omitted, so that the secret need not exist.
     """
 
     def __init__(self, param: Param) -> None:
@@ -143,7 +143,7 @@ class ParamField(Field[Any]):
         self.expected = param.field.expected
 
     def read(self, node: Node, path: YamlPath) -> Any | None:
-        """Read the parameter, a path as an absolute one."""
+        """Read the parameter and make paths absolute."""
         if isinstance(node, Scalar) and not self._param.is_code:
             if not path.validation.reads_sources and holds_reference(node.text):
                 return None
@@ -162,13 +162,13 @@ class ParamField(Field[Any]):
 
 
 def params_section(params: Iterable[Param], *, refuses_unknown: bool = True) -> Section[dict[str, Any]]:
-    """Return the section with these parameters."""
+    """Return a section with these parameters."""
     settings = (Setting(param.name, ParamField(param)) for param in params)
     return Section[dict[str, Any]](into(dict), *settings, refuses_unknown=refuses_unknown)
 
 
 def _all_params() -> dict[str, Param]:
-    """Return the parameters of all connectors that are built in, by name."""
+    """Return the parameters of all built-in connectors, by name."""
     found = [param for connector in CONNECTORS.built_in.values() for param in connector.params.declared.values()]
     return {param.name: param for param in reversed(found)}
 
@@ -177,7 +177,11 @@ _PARAMS = _all_params()
 
 
 class _DatasetSection(Section[DatasetConfig]):
-    """A dataset. The connector that `from` names declares its `params`; an unknown one may have those of any."""
+    """
+    A dataset, whose connector declares its `params`.
+
+    If `from` names an unknown connector, all known parameters are valid.
+    """
 
     def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:
         """Return the field that reads *setting*."""
@@ -194,7 +198,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
     source: str = values.pop("from")
     name, _, rest = source.partition(":")
     for checked in ("access", "mode", "unsupported_type_action", "check_availability"):
-        values.pop(checked, None)  # They say what is always so.
+        values.pop(checked, None)  # These settings state what is always the case.
     if values.pop("ready_state", "on_load") == "on_registration":
         sentence = "It is required_for_ready: false. Until the dataset is loaded, queries on it get 503."
         path.field("ready_state").note(node.line_of("ready_state"), sentence)
@@ -231,7 +235,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
 
 
 def _build_localpod(source: str, values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetConfig | None:
-    """Return a dataset made of another: a materialized view of it."""
+    """Return a dataset derived from another dataset, as a materialized view."""
     if path.validation.reads_in_place:
         message = f"{LOCALPOD} is not possible with runtime.engine: declare a view with the same name"
         path.field("from").fault(node.line_of("from"), message)
@@ -258,7 +262,7 @@ def _build_localpod(source: str, values: dict[str, Any], node: Mapping, path: Ya
 
 
 def _check_params(name: str, location: str, params: dict[str, Any], node: Mapping, path: YamlPath) -> None:
-    """Compare the given parameters with those of the connector."""
+    """Compare the given parameters with the parameters of the connector."""
     section = node.get("params")
     written = section.entries if isinstance(section, Mapping) else ()
     where, known = path.field("params"), CONNECTORS[name].params.declared
@@ -285,7 +289,7 @@ def _check_params(name: str, location: str, params: dict[str, Any], node: Mappin
 
 
 def _check_time_column(values: dict[str, Any], node: Mapping, path: YamlPath) -> None:
-    """Check that `time_column` is given where it is used, and that it is used where it is given."""
+    """Check that `time_column` is set if it is needed, and that it is used if it is set."""
     acceleration: AccelerationConfig = values.get("acceleration", AccelerationConfig())
     uses = {
         "refresh_mode append, to find newer rows": acceleration.refresh_mode == "append",
@@ -318,7 +322,7 @@ _COLUMN = Section[tuple[str, str | None]](
     },
 )
 
-#: What a dataset and a view tell their users about themselves.
+#: The settings that describe a dataset or view to its users.
 _DOCUMENTATION = (
     Setting("description", _DESCRIPTION),
     Setting("metadata", TextsField(_DESCRIPTION)),
@@ -327,7 +331,7 @@ _DOCUMENTATION = (
 
 
 def _documentation(values: dict[str, Any], node: Mapping, path: YamlPath) -> Documentation:
-    """Take what belongs to the documentation out of *values*."""
+    """Remove the documentation settings from *values* and return them."""
     columns: tuple[tuple[str, str | None], ...] = values.pop("columns", ())
     listed = node.get("columns")
     known: set[str] = set()
@@ -345,7 +349,7 @@ def _documentation(values: dict[str, Any], node: Mapping, path: YamlPath) -> Doc
     )
 
 
-#: What Spice.ai has in a dataset, or in a view, and this runtime does not.
+#: Spice.ai settings of datasets and views that this runtime does not support.
 _UNAVAILABLE = {
     "embeddings": "Remove it: there is no search by meaning.",
     "invalid_type_action": "Remove it: a value that cannot be read makes the refresh fail.",
@@ -407,7 +411,7 @@ def _materialized(view: ViewConfig, source: str, *, required_for_ready: bool) ->
         name=view.name,
         from_=source,
         connector=CONNECTOR_OF_VIEWS,
-        on_schema_change="accept",  # what it reads decides
+        on_schema_change="accept",  # the schema follows from what the view reads
         required_for_ready=required_for_ready,
         documentation=view.documentation,
         acceleration=AccelerationConfig(),

@@ -1,8 +1,8 @@
 """
-The schema of `dependencies`: other Spicepods, whose datasets and views the runtime has too.
+The schema of `dependencies`: other Spicepods, whose datasets and views the runtime also serves.
 
-As in Spice.ai, `- org/name` is the file `spicepods/org/name/spicepod.yaml` beside the configuration, of which only what
-it serves counts: secrets, the runtime and its keys are set in the configuration alone.
+As in Spice.ai, `- org/name` is the file `spicepods/org/name/spicepod.yaml` next to the configuration file. Only its
+datasets and views count. Secrets, the runtime and its keys are set only in the main configuration.
 """
 
 import os
@@ -17,11 +17,11 @@ from runtimeconf.model import DatasetConfig, ViewConfig
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence, read_document
 
-#: Where the dependencies are, below the directory of the configuration.
+#: The directory of the dependencies, relative to the directory of the configuration file.
 DIRECTORY: Final = "spicepods"
 _NAME: Final = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?", re.ASCII)
 
-#: What a Spicepod may have and the runtime has not, with what to do instead.
+#: Spicepod sections that the runtime does not support, with alternatives.
 NOT_HERE: Final = {
     "catalogs": "Name each table in datasets.",
     "embeddings": "Remove it: there is no search by meaning.",
@@ -39,7 +39,7 @@ NOT_HERE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What one file declares: its tree, where that is, and the datasets and views that could be read."""
+    """The declarations in one file: its tree, the path of the tree, and the datasets and views that could be read."""
 
     root: Mapping
     path: YamlPath
@@ -70,7 +70,7 @@ _SPICEPOD: Final = Section[Declared](
 
 
 class _DependencyField(Field[Declared]):
-    """A name such as `spiceai/quickstart`. Faults in its Spicepod have the file and the line where they are."""
+    """A name such as `spiceai/quickstart`. Errors in its Spicepod have the file and line of that Spicepod."""
 
     expected = "the name of a Spicepod, such as spiceai/quickstart"
 
@@ -90,14 +90,15 @@ class _DependencyField(Field[Declared]):
         validation.faults += document.faults
         if document.root is None:
             return None
-        # What is found goes into the same lists. Relative paths are those of the configuration, as in Spice.ai.
+        # Errors and warnings go into the same lists. As in Spice.ai, relative paths are relative to the main
+        # configuration.
         inner = replace(validation, file=file, others_may_read=document.others_may_read)
         return _SPICEPOD.read(document.root, YamlPath(inner, path.text))
 
 
 class _DependenciesField(ListField[Declared]):
     def read(self, node: Node, path: YamlPath) -> tuple[Declared, ...] | None:
-        """Read every dependency. None is read if one is listed twice."""
+        """Read every dependency, or none of them if one is listed twice."""
         names: set[str] = set()
         is_valid = True
         for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):

@@ -1,4 +1,8 @@
-"""The schema of `runtime.engine`: what runs statements in place of DuckDB, by the text before the colon of `from`."""
+"""
+The schema of `runtime.engine`, which runs statements instead of DuckDB.
+
+The text before the colon in `from` names the engine.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +16,7 @@ from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
 
 class _EngineField(Field[EngineConfig]):
-    """A mapping, whose fields the plug-in of the engine declares."""
+    """A mapping whose fields the engine's plug-in declares."""
 
     expected = "a mapping"
 
@@ -35,7 +39,7 @@ class _EngineField(Field[EngineConfig]):
         return found
 
     def walk(self, path: str) -> Iterator[tuple[str, Field[Any]]]:
-        """Yield this field, and those of the engines that are built in."""
+        """Yield this field and the fields of the built-in engines."""
         yield path, self
         for engine in ENGINES.built_in.values():
             yield from list(engine.section.walk(path))[1:]
@@ -46,7 +50,7 @@ def _refuse(_text: str) -> EngineConfig:
 
 
 def _source() -> ParsedField[EngineConfig]:
-    """Return the field for a `from:` that names no engine. It may contain a password or a token."""
+    """Return the field for a `from:` that names no known engine. Its text may contain a password or a token."""
     known = [engine.section.field_of("from") for engine in ENGINES.built_in.values()]
     shown = " or ".join(field.expected for field in known if field is not None)
     return ParsedField(shown or "the address of an engine, and none is installed", _refuse, is_hidden=True)
@@ -64,9 +68,9 @@ ENGINE: Final = _EngineField()
 
 def with_engine_limits(query: QueryConfig, engine: EngineConfig, node: Mapping, path: YamlPath) -> QueryConfig:
     """
-    Return *query* with the limits of *engine*. Record a fault for each limit that `runtime.query` sets too.
+    Return *query* with the limits of *engine*. Record an error for each limit that `runtime.query` also sets.
 
-    A statement on another engine takes one worker, which waits for it.
+    A statement on another engine occupies one worker, which waits for the result.
     """
     written = node.get("query")
     replaced = {"workers": "max_running"}

@@ -1,28 +1,32 @@
 """
-The errors of the configuration.
+Configuration errors.
 
 ::
 
     RuntimeConfError
-    └── ConfigError        every fault of one YAML file, found in one pass
+    └── ConfigError        all errors in one configuration file, found in one pass
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-#: A failed start prints one line per fault, and at most this many.
+#: The maximum number of errors that a failed startup prints, one per line.
 MAX_SHOWN_FAULTS = 20
 
 
 class RuntimeConfError(Exception):
-    """Base of this room's errors; `code` is stable and public."""
+    """Base of this package's errors. `code` is stable and public."""
 
     code = "configuration_error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFault:
-    """One fault and its location: `line` counts from 1, or is 0 for none; `yaml_path` is like `runtime.auth`."""
+    """
+    One error and its location.
+
+    `line` counts from 1 and is 0 if unknown; `yaml_path` is a path such as `runtime.auth`.
+    """
 
     file: Path
     line: int
@@ -35,14 +39,14 @@ class ConfigFault:
 
 
 class ConfigError(RuntimeConfError):
-    """The configuration cannot be used; `faults` lists everything that is wrong with it."""
+    """The configuration cannot be used. `faults` lists all errors in it."""
 
     def __init__(self, faults: tuple[ConfigFault, ...]) -> None:
         self.faults = faults
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """Return one line per fault, at most MAX_SHOWN_FAULTS; the last line counts the faults left out."""
+        """Return at most MAX_SHOWN_FAULTS lines, one per error. If errors are omitted, the last line counts them."""
         shown = [str(fault) for fault in self.faults[:MAX_SHOWN_FAULTS]]
         if len(self.faults) > MAX_SHOWN_FAULTS:
             left_out = len(self.faults) - (MAX_SHOWN_FAULTS - 1)

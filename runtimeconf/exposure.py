@@ -1,7 +1,7 @@
 """
-The rule that other machines are served without a key only if the configuration says so.
+Enforces the rule that other machines are served without a key only if the configuration allows it.
 
-The schema applies it to the addresses of the YAML, and `check_listener` to every other address that a server has.
+The schema applies the rule to configured addresses, and `check_listener` applies it to all other addresses of a server.
 """
 
 import logging
@@ -25,19 +25,19 @@ def refusal(address: Address) -> str:
 
 
 def warning(address: Address) -> str:
-    """Return the sentence on an open *address* that the configuration allows."""
+    """Return the warning about an open *address* that the configuration allows."""
     return f"listens on {address} without authentication: anybody who reaches it can read all data"
 
 
 @lru_cache(maxsize=8)
 def check_listener(address: Address, auth: AuthConfig, file: Path) -> None:
     """
-    Check an address that does not come from the YAML *file*: of a command line, or of a socket that was passed.
+    Check an address from a command line or an inherited socket, which the configuration *file* does not contain.
 
-    A process and its forks warn of it once. *auth* is without keys.
+    A process and its forks warn about an address once. *auth* contains no keys.
 
     Raises:
-        ConfigError: Other machines can reach it, authentication is off, and the YAML does not say so.
+        ConfigError: Other machines can reach the address without a key, and the configuration does not allow it.
     """
     if auth.enabled or not address.is_open:
         return
@@ -50,11 +50,11 @@ def check_listener(address: Address, auth: AuthConfig, file: Path) -> None:
 @lru_cache(maxsize=8)
 def check_this_process(auth: AuthConfig, file: Path) -> None:
     """
-    Check the addresses on which this process listens by now, for servers that are not ours. See `check_listener`.
+    Check all addresses on which this process listens, for servers other than our own. See `check_listener`.
 
-    The outcome is kept unless it is an error, so call it when they are bound.
+    A successful check is not repeated, so call this after all addresses are bound.
     """
     if handover.received() is not None:
-        return  # `serve` has checked them.
+        return  # `serve` has already checked them.
     for address in listening_addresses():
         check_listener(address, auth, file)

@@ -1,8 +1,8 @@
 """
-Fields: how the text of one value in the YAML becomes a typed value.
+Fields: how the text of one configuration value becomes a typed value.
 
-A field that cannot read its node records a fault and returns None, and validation continues, so one pass finds every
-fault. `expected` is the description that faults and the documentation show.
+A field that cannot read its node records an error and returns None. Validation then continues, so one pass finds all
+errors. `expected` is the description that error messages and the documentation show.
 """
 
 import re
@@ -26,19 +26,19 @@ class Field(ABC, Generic[T]):
 
     #: A noun phrase that describes valid values: "a duration such as 30s".
     expected: str
-    #: Whether an invalid value may contain a secret, so that no fault shows it.
+    #: Whether an invalid value may contain a secret, so that no error may show it.
     is_hidden: bool = False
 
     @abstractmethod
     def read(self, node: Node, path: YamlPath) -> T | None:
-        """Return the value, or record a fault at *path* and return None."""
+        """Return the value, or record an error at *path* and return None."""
 
     def walk(self, path: str) -> "Iterator[tuple[str, Field[Any]]]":
-        """Yield this field and all fields below it, with their YAML paths; `[]` stands for an item of a list."""
+        """Yield this field and all fields below it, with their YAML paths. `[]` means an item of a list."""
         yield path, self
 
     def refuse(self, node: Node, path: YamlPath, *, expected: str = "", hint: str = "") -> None:
-        """Record that *node* is null or has an invalid value. *expected* replaces the description of the field."""
+        """Record that *node* is null or has an invalid value. *expected* overrides the description of the field."""
         expected = expected or self.expected
         if isinstance(node, Scalar) and self.is_hidden:
             node = replace(node, may_be_shown=False)
@@ -50,11 +50,11 @@ class Field(ABC, Generic[T]):
 
 
 class InvalidValueError(Exception):
-    """A text is not a valid value. The message is a hint for people, or empty; it never holds the text."""
+    """A text is not a valid value. The message is empty or a hint for people; it never contains the text."""
 
 
 class ScalarField(Field[T]):
-    """A single value, which `convert` makes from its source text."""
+    """A single value, which `convert` creates from its source text."""
 
     def read(self, node: Node, path: YamlPath) -> T | None:
         """Convert the text of a scalar that is not null."""
@@ -80,7 +80,7 @@ class ScalarField(Field[T]):
 
 
 class ParsedField(ScalarField[T]):
-    """A value that the function *parse* makes from its text. It raises `InvalidValueError` for an invalid text."""
+    """A value that the function *parse* creates from its text. *parse* raises `InvalidValueError` for invalid text."""
 
     def __init__(self, expected: str, parse: Callable[[str], T], *, is_hidden: bool = False) -> None:
         self.expected = expected
@@ -93,7 +93,7 @@ class ParsedField(ScalarField[T]):
 
 
 def matching(form: str) -> Callable[[str], str]:
-    """Return a function for `ParsedField` that accepts the texts that match the regular expression *form*."""
+    """Return a function for `ParsedField` that accepts only text matching the regular expression *form*."""
     pattern = re.compile(form)
 
     def parse(text: str) -> str:
@@ -105,7 +105,7 @@ def matching(form: str) -> Callable[[str], str]:
 
 
 class BooleanField(ScalarField[bool]):
-    """`true` or `false` in the spellings of YAML 1.2: not `yes`, not `on`, not in quotes."""
+    """`true` or `false` as spelled in YAML 1.2. `yes`, `on` and quoted values are invalid."""
 
     expected = "true or false"
     _values = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -120,12 +120,12 @@ class BooleanField(ScalarField[bool]):
 
 
 class FlagField(ScalarField[bool]):
-    """`true` or `false`, quoted or not: Spice.ai takes texts as parameters."""
+    """`true` or `false`, quoted or not, because Spice.ai's parameters are strings."""
 
     expected = "true or false"
 
     def convert(self, node: Scalar) -> bool:
-        """Accept the two words."""
+        """Accept `true` and `false`."""
         if node.text not in {"true", "false"}:
             raise InvalidValueError
         return node.text == "true"
@@ -139,7 +139,7 @@ class IntegerField(ScalarField[int]):
         self.expected = f"a whole number from {minimum} to {maximum}"
 
     def convert(self, node: Scalar) -> int:
-        """Accept decimal digits only: YAML versions disagree on `010`, `1_000` and `0x10`."""
+        """Accept only decimal digits, because YAML versions disagree on `010`, `1_000` and `0x10`."""
         if not node.is_plain:
             raise InvalidValueError("without quotes")
         if re.fullmatch(r"0|[1-9][0-9]{0,17}", node.text) is None:
@@ -190,7 +190,7 @@ class DurationField(_QuantityField[float]):
         return self.parse(node.text)
 
     def parse(self, text: str) -> float:
-        """Return the seconds that *text* means. Raises InvalidValueError."""
+        """Return *text* in seconds. Raises InvalidValueError."""
         return float(self._within_bounds(self._in_base_unit(text)))
 
 
@@ -207,7 +207,7 @@ class SizeField(_QuantityField[int]):
     }
 
     def convert(self, node: Scalar) -> int:
-        """Return bytes. A fraction of a unit is valid if it is a whole number of bytes."""
+        """Return bytes. A fraction of a unit is valid if it equals a whole number of bytes."""
         value = self._in_base_unit(node.text)
         if value != int(value):
             raise InvalidValueError("not a whole number of bytes")
@@ -215,7 +215,7 @@ class SizeField(_QuantityField[int]):
 
 
 class ChoiceField(ScalarField[str]):
-    """One of a few words, quoted or not, read as source text (so that `1.10` is not `1.1`)."""
+    """One of a few words, quoted or not, read as source text so that `1.10` is not `1.1`."""
 
     def __init__(self, *words: str) -> None:
         self._words = words
@@ -230,7 +230,7 @@ class ChoiceField(ScalarField[str]):
 
 
 class TextField(ScalarField[str]):
-    """A text that is not blank, of at most *max_length* characters. References in it are refused, not resolved."""
+    """A non-blank text of at most *max_length* characters. References in it are refused, not resolved."""
 
     def __init__(self, expected: str, *, max_length: int = 1000, may_have_lines: bool = False) -> None:
         self.expected = expected
@@ -254,14 +254,14 @@ class TextField(ScalarField[str]):
 
 
 class PathField(TextField):
-    """A path as written. Relative paths are relative to the directory of the YAML."""
+    """A path as written. Relative paths are relative to the directory of the configuration file."""
 
     def __init__(self, expected: str) -> None:
         super().__init__(expected, max_length=4096)
 
 
 class IgnoredField(Field[None]):
-    """A mapping or a list that has no effect here; its setting has a note that says so."""
+    """A mapping or list that has no effect here. The note of its setting says so."""
 
     def __init__(self, *kinds: type[Mapping] | type[Sequence]) -> None:
         self._kinds = kinds or (Mapping,)
@@ -274,7 +274,7 @@ class IgnoredField(Field[None]):
 
 
 class TextsField(Field[dict[str, str]]):
-    """A mapping of names to texts."""
+    """A mapping of names to strings."""
 
     expected = "a mapping of names to texts"
 
@@ -282,7 +282,7 @@ class TextsField(Field[dict[str, str]]):
         self._item = item
 
     def read(self, node: Node, path: YamlPath) -> dict[str, str] | None:
-        """Read every text."""
+        """Read every string."""
         if not isinstance(node, Mapping):
             self.refuse(node, path)
             return None
@@ -291,7 +291,7 @@ class TextsField(Field[dict[str, str]]):
 
 
 class ListField(Field[tuple[T, ...]]):
-    """A list whose items have one type. Invalid items are dropped from the value, so the others are still checked."""
+    """A list whose items have the same type. Invalid items are omitted, so the others are still checked."""
 
     def __init__(self, item: Field[T], *, minimum: int = 0) -> None:
         self.item = item
@@ -309,7 +309,7 @@ class ListField(Field[tuple[T, ...]]):
         return tuple(value for value in values if value is not None)
 
     def walk(self, path: str) -> Iterator[tuple[str, Field[Any]]]:
-        """Yield this list and the fields of its items, if they have any."""
+        """Yield this list, and the fields of its items if there are any."""
         yield path, self
         inner = list(self.item.walk(f"{path}[]"))
         yield from inner if len(inner) == 1 else inner[1:]
@@ -318,9 +318,9 @@ class ListField(Field[tuple[T, ...]]):
 @dataclass(frozen=True, slots=True)
 class Setting:
     """
-    One setting of a section: its name in the YAML, its field, and the attribute that receives its value.
+    One setting of a section: its YAML name, its field, and the attribute that receives its value.
 
-    A *note* is a sentence on what the setting means here, if that differs from its meaning in Spice.ai.
+    A *note* is a sentence about what the setting means here if that differs from its meaning in Spice.ai.
     """
 
     name: str
@@ -331,7 +331,7 @@ class Setting:
     note: str = ""
 
 
-#: Makes the value of a section from the values of its settings. It may record faults of its own and return None.
+#: Builds the value of a section from the values of its settings. It can also record errors and return None.
 Build = Callable[[dict[str, Any], Mapping, YamlPath], T | None]
 
 
@@ -339,9 +339,9 @@ class Section(Field[T]):
     """
     A mapping with known settings, read in the order given here.
 
-    A setting that the YAML leaves out is absent from the values: defaults are in `runtimeconf.model`. Without
-    *refuses_unknown* the builder must check for unknown fields. *unavailable* are fields of Spice.ai that do not exist
-    here, each with a sentence on what to do instead.
+    A setting that is not configured is absent from the values because `runtimeconf.model` defines the defaults. Without
+    *refuses_unknown*, the builder must check for unknown fields. *unavailable* maps unsupported Spice.ai fields to
+    sentences that name alternatives.
     """
 
     expected = "a mapping"
@@ -395,7 +395,7 @@ class Section(Field[T]):
             yield from setting.field.walk(f"{path}.{setting.name}" if path else setting.name)
 
     def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:
-        """Return the field that reads *setting* of *node*. A subclass may choose it by another setting."""
+        """Return the field that reads *setting* of *node*. A subclass can choose the field based on another setting."""
         return setting.field
 
     def field_of(self, name: str) -> Field[Any] | None:
@@ -423,9 +423,9 @@ class Section(Field[T]):
 
 def refuse_unknown(entry: Entry, names: dict[str, str], path: YamlPath) -> None:
     """
-    Record an unknown field. Where its name may be a key, show it only if it is close to a known name.
+    Record an unknown field. If its name might be an API key, show it only if it resembles a known name.
 
-    *names* are those that the mapping accepts, each with the name to suggest.
+    *names* maps each name that the mapping accepts to the name to suggest.
     """
     meant = nearest(entry.name, names)
     elsewhere = path.validation.known_paths.get(entry.name, ())

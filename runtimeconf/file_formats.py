@@ -1,7 +1,7 @@
 """
-The formats of files and their parameters, for every connector that reads files.
+File formats and their parameters, for every connector that reads files.
 
-Parameters have the names of Spice.ai where it has them (`csv_...`).
+Parameters that Spice.ai also has use its names (`csv_...`).
 """
 
 import re
@@ -15,7 +15,7 @@ from runtimeconf.network import DEFAULT_CLIENT_TIMEOUT_S, ClientTimeout, MaxDown
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Node, Scalar, Sequence
 
-#: The kind of each format, by the value of `file_format` and by the extension of a file.
+#: The kind of each format, by `file_format` value and by file extension.
 KINDS: Final[Mapping[str, str]] = {
     "parquet": "parquet",
     "csv": "csv",
@@ -26,12 +26,13 @@ KINDS: Final[Mapping[str, str]] = {
     "xlsx": "xlsx",
 }
 
-#: Compression by the extension that follows that of the format.
+#: The compression, by the extension that follows the format's extension.
 COMPRESSIONS: Final[Mapping[str, str]] = {"gz": "GZIP", "zst": "ZSTD"}
 
 _TIME_DIRECTIVES = frozenset("HIpMSf")
 _DIRECTIVE = re.compile(r"%(-?)(.)", re.DOTALL)
-#: The directives for year, month and day, and what else a date may contain (strptime).
+#: The strptime directives for year, month and day, of which a date format needs one each, and all directives that it
+#: may contain.
 _DATE_PARTS = ("yY", "mbBh", "d")
 _DIRECTIVES = frozenset("yYmbBhdaA%") | _TIME_DIRECTIVES
 _UNPADDED = frozenset("ymdHIMS")
@@ -47,12 +48,12 @@ def split_extension(name: str) -> tuple[str, str | None]:
 
 
 def kind_of(location: str, file_format: str | None) -> str | None:
-    """Return the kind of the files by *file_format* or their name; None if only their names will show it."""
+    """Return the kind of the files, from *file_format* or their name; None if it depends on each file's name."""
     return KINDS.get(file_format or split_extension(location.rstrip("/"))[0])
 
 
 def has_time(date_format: str) -> bool:
-    """Return whether *date_format* has a time of day."""
+    """Return True if *date_format* includes a time of day."""
     return any(letter in _TIME_DIRECTIVES for _, letter in _DIRECTIVE.findall(date_format))
 
 
@@ -85,7 +86,7 @@ def _parse_thousands(text: str) -> str:
 
 
 def _parse_date_format(text: str) -> str:
-    """Return a strptime format that names a day: year, month and day, with or without a time."""
+    """Return a strptime format with year, month and day, with or without a time."""
     found = _DIRECTIVE.findall(text)
     for dash, letter in found:
         if letter not in _DIRECTIVES or (dash and letter not in _UNPADDED):
@@ -115,7 +116,7 @@ def _parse_sheet(text: str) -> str:
 
 
 class _NullValuesField(Field[tuple[str, ...]]):
-    """A list of texts, or one text with commas. The words that YAML takes for null are texts here."""
+    """A list of strings, or one comma-separated string. YAML's words for null are ordinary strings here."""
 
     expected = "a list of texts, or one text with commas between them"
 
@@ -139,9 +140,9 @@ _TABLES = ("csv", "xlsx")
 
 class FileParams(Params):
     """
-    The format of the files, if their names do not show it, and how files of that format are read.
+    The file format, if the file names do not show it, and how files of that format are read.
 
-    None has the default that the format gives it.
+    None means the default of the format.
     """
 
     file_format: Annotated[str | None, Param(ChoiceField(*KINDS))] = None
@@ -186,12 +187,12 @@ class FileParams(Params):
 
     @property
     def given(self) -> frozenset[str]:
-        """The names of those of these parameters that are given."""
+        """The names of the file parameters that are set."""
         return frozenset(name for name in FileParams.declared if getattr(self, name) is not None)
 
 
 class DownloadParams(FileParams):
-    """Files that are downloaded first."""
+    """Parameters for files that are downloaded first."""
 
     client_timeout: ClientTimeout = DEFAULT_CLIENT_TIMEOUT_S
     max_download_size: MaxDownloadSize = None
@@ -206,7 +207,7 @@ EXCEL: Final = Package(
 
 
 def misplaced(given: Collection[str], kind: str | None) -> dict[str, str]:
-    """Return what is wrong with each of the parameters *given* that does not apply to *kind*, by name; None is any."""
+    """Map each of the parameters *given* that does not apply to *kind* to an error. *kind* None means any kind."""
     return {
         param.name: f"is a parameter of {' and '.join(param.kinds)} files, and not of {kind}"
         for param in FileParams.declared.values()

@@ -1,4 +1,4 @@
-"""`file:`, and the paths of all connectors that read local files."""
+"""The `file:` connector, and the paths of all connectors that read local files."""
 
 import glob
 import os
@@ -9,20 +9,22 @@ from runtimeconf.connector import Connector
 from runtimeconf.fields import InvalidValueError
 from runtimeconf.file_formats import EXCEL, FileParams
 
-#: A host with a user or a port before the path, with or without the slashes of a URL.
+#: A host with a user or port before the path, with or without the slashes of a URL.
 _AUTHORITY = re.compile(r"(?:[^/]*:)?//[^/]*[@:]|[^/]*:[^/]*@")
-#: The same, but certainly with a password: names of directories may hold one of these characters.
+#: The same, but certainly with a password. A directory name may contain one of these characters.
 _PASSWORD = re.compile(r"//[^/]*:[^/]*@")
-#: The first parameter of a query.
+#: The first parameter of a query string.
 _QUERY = re.compile(r"\?[^/]*=")
 
 
 def refuse_url(text: str) -> None:
     """
-    Refuse a path that looks like a URL with a user or a query. Callers see `from:`, and both may hold a password.
+    Refuse a path that looks like a URL with a user or a query string.
+
+    Callers see `from:`, and both may contain a password.
 
     Raises:
-        InvalidValueError: *text* looks like one. The message shows nothing of it.
+        InvalidValueError: *text* looks like such a URL. The message shows no part of it.
     """
     if _AUTHORITY.match(text):
         raise InvalidValueError(
@@ -33,7 +35,7 @@ def refuse_url(text: str) -> None:
 
 
 def locate_path(prefix: str, _name: str, text: str, directory: Path) -> str:
-    """Return the absolute path that *text* without *prefix* names. Raises InvalidValueError, as `refuse_url` does."""
+    """Return *text* without *prefix* as an absolute path. Raises InvalidValueError, as `refuse_url` does."""
     refuse_url(text)
     path = text.removeprefix(prefix)
     if not path.strip():
@@ -42,7 +44,7 @@ def locate_path(prefix: str, _name: str, text: str, directory: Path) -> str:
 
 
 def _locate(_name: str, text: str, directory: Path) -> str:
-    """Return an absolute path or glob. Refuse a URL with a password; a question mark is part of a glob here."""
+    """Return an absolute path or glob. Refuse a URL with a password. A question mark is part of a glob here."""
     if _PASSWORD.match(text):
         raise InvalidValueError("no user and password before the path: everybody who can list the datasets sees it")
     path = text.removeprefix("//")
@@ -50,7 +52,7 @@ def _locate(_name: str, text: str, directory: Path) -> str:
         raise InvalidValueError("there is no path after the colon")
     start = str(directory)
     if glob.has_magic(path):
-        start = glob.escape(start)  # brackets in the directory of the YAML are literal
+        start = glob.escape(start)  # brackets in the directory of the configuration file are literal
     return os.path.join(start, path)  # noqa: PTH118 (a pattern, and Path would drop a slash at its end)
 
 

@@ -1,11 +1,11 @@
 """
-Passes a configuration to child processes across exec: as JSON in an anonymous file that they inherit.
+Passes a configuration to child processes across exec, as JSON in an inherited anonymous file.
 
-The file has no name and disappears with the last process that holds it. A `Secret` is refused, so API keys cannot be
-passed. Parameters of datasets can hold secrets: pass `without_sources` to every process that does not load data.
+The file has no name and disappears with the last process that has it open. A `Secret` is refused, so API keys cannot be
+passed. Dataset parameters can contain secrets, so use `without_sources` for every process that does not load data.
 
-`write` makes a file that never changes. A `Handover` can be changed while the children run: its writer *offers* another
-configuration, for which they prepare, and then *enacts* it, which all of them see at once.
+`write` creates a file that never changes. A `Handover` can change while the children run: its writer *offers* another
+configuration, for which the children prepare, and then *enacts* it, which all of them see at once.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ from runtimeconf.secret import Secret
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
-#: The start of the file: which configurations are in force and offered, and the offset and length of two texts. A
-#: configuration is written as twice its number, plus the index of its text; 0 stands for none.
+#: The file header: the configurations in force and offered, then the offset and length of two texts. A configuration is
+#: encoded as twice its number plus the index of its text; 0 means none.
 _HEADER = struct.Struct("=6Q")
 _MARK = struct.Struct("=Q")
 _FIRST = 1
@@ -40,13 +40,13 @@ _live: "Handover | None" = None
 
 def write(config: RuntimeConfig, extra: Mapping[str, Any], descriptor: int | None = None) -> int:
     """
-    Write *config* and *extra*, in JSON types, to an anonymous file: that with this *descriptor*, or a new one.
+    Write *config* and *extra* (JSON types) to the anonymous file *descriptor*, or to a new one.
 
     Returns:
-        Its descriptor, which exec closes unless the caller passes it on.
+        The file descriptor, which exec closes unless the caller passes it on.
 
     Raises:
-        TypeError: *config* holds a secret, or *extra* a value that JSON cannot hold.
+        TypeError: *config* contains a secret, or *extra* contains a value that JSON cannot represent.
         OSError: The file cannot be created or written.
     """
     descriptor = _written(config, extra, descriptor)
@@ -61,7 +61,7 @@ def new_file() -> int:
 
 def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
     """
-    Return the configuration in force in the file *descriptor*. It can be read any number of times, in any process.
+    Return the configuration in force and its extra values. Any process can read *descriptor* any number of times.
 
     Raises:
         OSError: It cannot be read.
@@ -70,18 +70,18 @@ def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
 
 
 class Handover:
-    """The file *descriptor*, whose configurations have numbers from 1."""
+    """The file *descriptor*. Its configurations are numbered from 1."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     @classmethod
     def of(cls, config: RuntimeConfig, extra: Mapping[str, Any]) -> Self:
-        """Write *config* and *extra* to a new file. Raises as `write`."""
+        """Write *config* and *extra* to a new file. Raises the same errors as `write`."""
         return cls(_written(config, extra))
 
     def for_readers(self) -> int:
-        """Return another descriptor of the file, with which nobody can write."""
+        """Return a read-only descriptor of the file."""
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Handover:
 
     @property
     def in_force(self) -> int:
-        """The number of the configuration in force. A program may look at it for each request: it is in memory."""
+        """The number of the configuration in force. It is in memory, so it can be read on every request."""
         mark: int = _MARK.unpack_from(self._memory)[0]
         return mark >> 1
 
@@ -101,16 +101,16 @@ class Handover:
 
     def offer(self, number: int, config: RuntimeConfig, extra: Mapping[str, Any]) -> None:
         """
-        Offer *config* and *extra*, in place of what is offered already. Raises as `write`.
+        Offer *config* and *extra*, which replace any earlier offer. Raises the same errors as `write`.
 
-        *number* must be greater than any before.
+        *number* must be greater than all earlier numbers.
         """
         text = _text(config, extra)
         self.withdraw()
         in_force, _, *places = self._header()
         kept, length = places[in_force % 2 * 2 :][:2]
         index = 1 - in_force % 2
-        # Before the text that is in force, if there is room, else after it.
+        # Use the space before the text in force if it is large enough, otherwise the space after it.
         places[index * 2] = _HEADER.size if _HEADER.size + len(text) <= kept else kept + length
         places[index * 2 + 1] = len(text)
         _write(self.descriptor, text, places[index * 2])
@@ -118,13 +118,13 @@ class Handover:
         os.pwrite(self.descriptor, _MARK.pack(number << 1 | index), _MARK.size)
 
     def enact(self) -> None:
-        """Put the offered configuration in force."""
+        """Put the offered configuration into force."""
         _, offered, *_ = self._header()
         os.pwrite(self.descriptor, _MARK.pack(offered), 0)
         self.withdraw()
 
     def withdraw(self) -> None:
-        """Offer nothing any more."""
+        """Withdraw the offered configuration."""
         os.pwrite(self.descriptor, _MARK.pack(0), _MARK.size)
 
     def read(self, number: int) -> tuple[RuntimeConfig, dict[str, Any]]:
@@ -132,15 +132,15 @@ class Handover:
         Return the configuration *number* and its extra values.
 
         Raises:
-            LookupError: It is neither in force nor offered.
+            LookupError: The configuration is neither in force nor offered.
             OSError: It cannot be read.
         """
-        # pread: every process that inherited the file shares its position.
+        # Use pread because all processes that inherited the file share its position.
         *marks, offset, length, other_offset, other_length = self._header()
         if number << 1 | 1 in marks:
             offset, length = other_offset, other_length
         text = os.pread(self.descriptor, length, offset)
-        if number not in self.numbers():  # now, after its text has been read
+        if number not in self.numbers():  # checked after reading, because the text may have been replaced meanwhile
             raise LookupError(f"Configuration {number} has been replaced.")
         fields = json.loads(text)
         return rebuilt(RuntimeConfig, fields["config"]), fields["extra"]
@@ -148,7 +148,7 @@ class Handover:
     def current(self) -> tuple[RuntimeConfig, dict[str, Any]]:
         """Return the configuration in force and its extra values. Raises OSError if they cannot be read."""
         while True:
-            with suppress(LookupError):  # Another one has come into force.
+            with suppress(LookupError):  # Another configuration has come into force.
                 return self.read(self.numbers()[0])
 
     @cached_property
@@ -181,7 +181,7 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
 
 
 def receive(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
-    """Read the handover that this process was started with; `received` and `live` return it from now on."""
+    """Read the handover that this process was started with. From now on, `received` and `live` return it."""
     global _received, _live  # noqa: PLW0603 (a process receives one handover)
     _live = Handover(descriptor)
     _received = _live.current()
@@ -189,12 +189,12 @@ def receive(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
 
 
 def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
-    """Return what was in force when this process started; None if no supervisor started it."""
+    """Return the configuration in force when this process started, and its extra values; None without a supervisor."""
     return _received
 
 
 def stop_following() -> None:
-    """Close the file of the handover. `live` returns None from now on."""
+    """Close the handover file. From now on, `live` returns None."""
     global _live  # noqa: PLW0603 (as above)
     if _live is not None:
         _live.close()
@@ -202,15 +202,15 @@ def stop_following() -> None:
 
 
 def live() -> Handover | None:
-    """Return the handover of this process, which its supervisor may change; None if no supervisor started it."""
+    """Return this process's handover, which its supervisor can change; None if no supervisor started the process."""
     return _live
 
 
 def without_sources(config: RuntimeConfig) -> RuntimeConfig:
     """
-    Return *config* without keys, locations and parameters, for a process that does not load data.
+    Return *config* without keys, source locations and parameters, for a process that does not load data.
 
-    Datasets that a cluster reads in place keep theirs: they hold no secrets.
+    Datasets that a cluster reads in place keep their locations and parameters, which contain no secrets.
     """
     datasets = tuple(
         dataset if dataset.is_in_place else replace(dataset, from_="", location="", params={})
@@ -222,21 +222,21 @@ def without_sources(config: RuntimeConfig) -> RuntimeConfig:
 
 
 def without_headers(config: RuntimeConfig) -> RuntimeConfig:
-    """Return *config* without the headers of the collector of traces, for a process that does not export them."""
+    """Return *config* without the trace collector's headers, for a process that does not export traces."""
     return config if config.traces is None else replace(config, traces=replace(config.traces, headers={}))
 
 
 def without_engine_params(config: RuntimeConfig) -> RuntimeConfig:
-    """Return *config* without what gives access to another engine, for a process that does not run statements."""
+    """Return *config* without the parameters of `runtime.engine`, for a process that does not run statements."""
     return config if config.engine is None else replace(config, engine=replace(config.engine, params={}))
 
 
 def plain(value: Any) -> Any:
     """
-    Return *value*, a part of the configuration or a similar dataclass, in JSON types.
+    Convert *value*, a part of the configuration or a similar dataclass, to JSON types.
 
     Raises:
-        TypeError: *value* holds a secret.
+        TypeError: *value* contains a secret.
     """
     if isinstance(value, Secret):
         raise TypeError("A secret cannot be handed over.")
@@ -251,10 +251,10 @@ def plain(value: Any) -> Any:
 
 def rebuilt(hint: Any, value: Any) -> Any:
     """
-    Return the value of type *hint* from which `plain` made *value*.
+    Convert *value*, a result of `plain`, back to the type *hint*.
 
     Raises:
-        TypeError: The configuration does not use types such as *hint*.
+        TypeError: *hint* is a kind of type that the configuration does not use.
     """
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = _hints_of(hint)
@@ -267,7 +267,7 @@ def rebuilt(hint: Any, value: Any) -> Any:
         return tuple(rebuilt(arguments[0], item) for item in value)
     if hint is Path:
         return Path(value)
-    if origin in {Literal, Mapping, None}:  # texts, and mappings of text to text
+    if origin in {Literal, Mapping, None}:  # strings, and mappings of strings to strings
         return value
     raise TypeError(f"A field of type {hint} cannot be handed over.")
 

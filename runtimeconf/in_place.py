@@ -1,4 +1,4 @@
-"""Which datasets a cluster can read where they are. It reads them with credentials of its own."""
+"""Decides which datasets a cluster reads in place. The cluster reads them with its own credentials."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,16 +17,16 @@ CSV_OPTIONS: Final[Mapping[str, str]] = {
     "csv_escape": "escape",
 }
 
-#: Locations become URLs, in which engines escape these or not.
+#: Locations become URLs, in which some engines escape these characters and others do not.
 _AMBIGUOUS: Final = re.compile("[#%?]")
 
 _PARAMS = frozenset({"file_format", *CSV_OPTIONS})
 
 
 def format_of(connector: str, location: str, params: Mapping[str, Any]) -> str | None:
-    """Return the cluster's name for the format of a dataset; None if it is unknown or cannot be read there."""
+    """Return the cluster's name for the format of a dataset; None if the format is unknown or unsupported there."""
     formats = CONNECTORS[connector].formats_in_place
-    # Some tables have one format for files of any name.
+    # Some connectors have a single format, regardless of file names.
     found = formats[0] if len(formats) == 1 else kind_of(location, params.get("file_format"))
     return found if found in formats else None
 
@@ -35,10 +35,10 @@ def is_read_in_place(
     connector: str, location: str, values: Mapping[str, Any], node: MappingNode, path: YamlPath
 ) -> bool:
     """
-    Say whether the cluster reads a dataset where it is.
+    Return True if the cluster reads a dataset in place.
 
-    What it cannot read so is loaded and published in the storage of `runtime.snapshots`; without that, each reason is
-    recorded as a fault.
+    Any other dataset is loaded and published in the `runtime.snapshots` storage. Without that storage, each reason is
+    recorded as an error.
     """
     reasons = list(_reasons(connector, location, values, node))
     if path.validation.shares_snapshots:
@@ -52,9 +52,9 @@ def is_read_in_place(
 def _reasons(
     connector: str, location: str, values: Mapping[str, Any], node: MappingNode
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield why the cluster cannot read a dataset in place: the field, the section that it is in, and the reason."""
+    """Yield each reason why the cluster cannot read a dataset in place, with the field and its section."""
     section = node.get("params")
-    # As written: a follower leaves out those with references.
+    # Use the parameters as written, because a follower omits parameters with references.
     params = {entry.name for entry in section.entries} if isinstance(section, MappingNode) else set()
     formats = CONNECTORS[connector].formats_in_place
     if not formats:

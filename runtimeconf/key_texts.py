@@ -1,8 +1,8 @@
 """
-The texts of API keys in the YAML: literals and secret references.
+API keys in the configuration: literals and secret references.
 
-A key that no client can send or nobody intended (`null`, a misspelt reference) is a fault. A weak key that works is a
-warning, which names its path.
+A key that no client can send, or that is clearly a mistake (`null`, a misspelt reference), is an error. A weak key that
+works causes a warning that names its path.
 """
 
 import re
@@ -19,7 +19,7 @@ MAX_LENGTH = 4096
 
 _EMPTY_KEYS = frozenset({"", "~", "null"})
 _LONGEST_REPEATED_PART = 4
-# Possessive, longest word first: a hostile text cannot cause exponential backtracking.
+# Possessive, with the longest word first, so that a hostile text cannot cause exponential backtracking.
 _WELL_KNOWN_WORDS = re.compile(
     r"(?>(?:access|administrator|admin|api|auth|bearer|change|default|demo|development|dev|dummy|enter|example|foo|bar|"
     r"guest|hello|here|iloveyou|insert|it|keys|key|querykeep|letmein|login|master|me|monkey|my|none|null|passw0rd|"
@@ -35,7 +35,7 @@ _SEQUENCES = (
 )
 
 
-#: What Spice.ai reads at the end of a key in the YAML.
+#: Suffixes that Spice.ai interprets at the end of a configured key.
 _SUFFIXES = (":ro", ":rw")
 _SUFFIXED = "ends with :ro or :rw, which is part of the key here and grants or denies nothing"
 _INSTEAD = (
@@ -43,7 +43,7 @@ _INSTEAD = (
     "key without it into named_keys, with rights: [query] or rights: [query, refresh]"
 )
 
-#: Why a text cannot be sent as one header value. The first reason that applies is named.
+#: Reasons why a text cannot be sent as one header value. The error names the first one that applies.
 _TRANSPORT_PROBLEMS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("is blank", lambda text: not text.strip()),
     ("holds a character outside ASCII", lambda text: not text.isascii()),
@@ -54,7 +54,7 @@ _TRANSPORT_PROBLEMS: tuple[tuple[str, Callable[[str], bool]], ...] = (
 )
 
 
-#: The text of a key in the YAML, and its path.
+#: The source text of a key, and its path.
 KeyText = tuple[Scalar, YamlPath]
 
 
@@ -64,7 +64,7 @@ class KeyField(Field[KeyText]):
     expected = "a key or a secret reference such as ${ secrets:name }"
 
     def read(self, node: Node, path: YamlPath) -> KeyText | None:
-        """Check the text and its references, without resolving them."""
+        """Check the text and its references without resolving them."""
         if not isinstance(node, Scalar):
             hint = 'a text with ": " in it must be quoted, and ${ secrets:name } has no space after the colon'
             path.fault(node.line, f"must be {self.expected}; found {path.found(node)} ({hint})")
@@ -83,14 +83,14 @@ class KeyField(Field[KeyText]):
 
 
 def resolve(key: KeyText) -> str | None:
-    """Return the key with its references resolved, or record a fault and return None."""
+    """Return the key with its references resolved, or record an error and return None."""
     node, path = key
     text = path.resolve(node)
     return text if text is not None and _can_be_sent(text, node.line, path) else None
 
 
 def _can_be_sent(text: str, line: int, path: YamlPath) -> bool:
-    """Return whether *text* can be sent as one header value; if not, record a fault."""
+    """Return True if *text* can be sent as one header value; otherwise record an error."""
     problem = next((problem for problem, applies in _TRANSPORT_PROBLEMS if applies(text)), None)
     if problem is not None:
         path.fault(line, f"{problem}: such a key cannot be sent in a header as one value")
@@ -108,7 +108,7 @@ def warn_of_weak(keys: Iterable[tuple[KeyText, str]], path: YamlPath) -> None:
         if node.text.endswith(_SUFFIXES):
             where.warn(node.line, f"{_SUFFIXED}. {_INSTEAD}")
             where.note(node.line, _INSTEAD, is_warned=True)
-        elif text.endswith(_SUFFIXES):  # Spice does not read a suffix in the value of a secret.
+        elif text.endswith(_SUFFIXES):  # Spice.ai does not interpret a suffix in the value of a secret.
             where.warn(node.line, _SUFFIXED)
         if text in first_of:
             where.warn(node.line, f"is the same key as {first_of[text]}")
@@ -116,7 +116,7 @@ def warn_of_weak(keys: Iterable[tuple[KeyText, str]], path: YamlPath) -> None:
 
 
 def is_trivial(text: str) -> bool:
-    """Return whether *text* is easily guessed: a known word, a run of characters, or a short repetition."""
+    """Return True if *text* is easily guessed: a known word, a run of characters, or a short repetition."""
     folded = text.lower()
     repeated_part = (folded * 2).find(folded, 1)
     return (

@@ -1,4 +1,4 @@
-"""Loads a YAML file into a `RuntimeConfig`, or reports all its faults at once."""
+"""Loads a configuration file into a `RuntimeConfig`, or reports all its errors at once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from runtimeconf.yaml_reader import Mapping as YamlMapping
 
 def state_dir_of(path: Path) -> Path:
     """
-    Return the state directory that *path* names, also if other parts of the configuration cannot be used.
+    Return the state directory configured in *path*, even if other parts of the configuration are invalid.
 
     Raises:
         ConfigError: The file cannot be read as YAML.
@@ -35,27 +35,28 @@ def load(path: Path, environ: Mapping[str, str], *, needs_libraries: bool = True
     Read, check and resolve the configuration in *path*.
 
     Args:
-        path: The YAML file. Relative paths in it are relative to its directory.
+        path: The configuration file. Relative paths in it are relative to its directory.
         environ: The environment variables for the `env` secret store.
-        needs_libraries: Whether the libraries of its connectors must be installed.
+        needs_libraries: Whether the libraries of the configured connectors must be installed.
 
     Raises:
-        ConfigError: It lists every fault by file, line and YAML path, and shows no secret.
+        ConfigError: The configuration is invalid. The error lists all problems by file, line and YAML path, without
+            secrets.
     """
     return examine(path, environ, needs_libraries=needs_libraries).config()
 
 
-@dataclass(frozen=True, slots=True, repr=False)  # it holds secrets
+@dataclass(frozen=True, slots=True, repr=False)  # it contains secrets
 class Examination:
-    """What reading a file has found; `value` may be missing after a fault."""
+    """The result of reading a file. `value` can be None after an error."""
 
     document: Document
     validation: Validation
     value: RuntimeConfig | None
 
     def config(self) -> RuntimeConfig:
-        """Return the configuration without a fault, or raise ConfigError. See `load`."""
-        # An aliased value is read more than once.
+        """Return the configuration if it has no errors, or raise ConfigError. See `load`."""
+        # Aliased values are read more than once, so drop repeated errors.
         faults = dict.fromkeys([*self.document.faults, *self.validation.faults])
         if faults or self.value is None:
             raise ConfigError(
@@ -65,7 +66,7 @@ class Examination:
 
 
 def examine(path: Path, environ: Mapping[str, str], *, needs_libraries: bool = True) -> Examination:
-    """Read *path* as `load` does, and return all that was found."""
+    """Read *path* as `load` does, and return the result with its errors and warnings."""
     file = path.absolute()
     paths = paths_by_name()
     document = read_document(file, frozenset(paths))

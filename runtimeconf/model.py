@@ -1,7 +1,7 @@
 """
-The configuration as values: one frozen dataclass for each section, each field with its unit and default.
+The validated configuration: one frozen dataclass per section, whose fields have units and defaults.
 
-Fields are named as in the YAML, plus the unit where the YAML accepts `30s` or `1GiB`.
+Fields have the names of the YAML settings, plus the unit if the setting accepts values such as `30s` or `1GiB`.
 """
 
 import re
@@ -17,31 +17,31 @@ from system.addresses import Address
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
-#: Whether a refresh replaces all rows or adds the newer ones.
+#: `full` replaces all rows; `append` adds newer rows.
 RefreshMode = Literal["full", "append"]
 
-#: How to read the values of a `time_column` that holds numbers.
+#: How to interpret the values of a `time_column`.
 TimeFormat = Literal["timestamp", "timestamptz", "date", "unix_seconds", "unix_millis"]
 
 #: Which of two rows with the same primary key an append keeps.
 OnConflict = Literal["upsert", "drop"]
 
-#: Whether `/v1/ready` waits until datasets are loaded, or until they were tried.
+#: Whether `/v1/ready` waits until each dataset is loaded, or only until loading it has been attempted.
 ReadyState = Literal["on_load", "on_registered"]
 
-#: Which nodes load data from the sources: those that may hold the lease, or none but the others.
+#: How a node takes part in sharing snapshots. A `follower` never takes the lease, so it never loads from the sources.
 SharingRole = Literal["publisher", "follower", "auto"]
 
 #: What a key may do beyond authenticating.
 Right = Literal["query", "refresh"]
 
-#: Relative to the directory of the YAML.
+#: Relative to the directory of the configuration file.
 DEFAULT_STATE_DIR = ".runtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLimits:
-    """`limits` of a named key. None leaves the limit of the runtime in place."""
+    """`limits` of a named key. None means that the limit of the runtime applies."""
 
     requests_per_minute: int | None = None
     concurrent: int | None = None
@@ -51,11 +51,11 @@ class KeyLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRule:
     """
-    What a key may see of one dataset, by its name in lower case.
+    The part of one dataset that a key may see. The dataset name is in lower case.
 
-    `row_filter` is SQL that is true for the rows that exist for the key; None for all rows. `columns` are the columns
-    that exist for it, in this order; None for all. `masks` are pairs of a column and the SQL of the value that the key
-    gets instead, by column. `line` and `yaml_path` are those of the item.
+    `row_filter` is an SQL condition; only rows for which it is true are visible. None means all rows. `columns` are the
+    visible columns in this order; None means all columns. `masks` are pairs of a column and the SQL expression that
+    replaces its value for the key, sorted by column. `line` and `yaml_path` locate the item in the configuration.
     """
 
     dataset: str
@@ -69,9 +69,9 @@ class DatasetRule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """
-    What a key may see: datasets and views, by names in lower case, and the rules of some datasets, by their names.
+    The datasets and views that a key may see, by lower-case name, with rules for some of the datasets.
 
-    Keys with equal scopes share caches and plans; others never do.
+    Only keys with equal scopes share caches and plans.
     """
 
     relations: frozenset[str]
@@ -81,9 +81,9 @@ class Scope:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedKey:
     """
-    An item of `named_keys`. Either `key` or `sha256`, the digest of its bytes, is set.
+    An item of `named_keys`. Either `key` or `sha256` (the digest of the key's bytes) is set.
 
-    The key is refused from `expires_at` on. `scope` is None for a key that may see everything.
+    From `expires_at` on, the key is refused. `scope` is None if the key may see everything.
     """
 
     name: str
@@ -98,10 +98,11 @@ class NamedKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthConfig:
     """
-    `runtime.auth.api-key`: the accepted keys, resolved, in the order of the YAML; none when off.
+    `runtime.auth.api-key`: the accepted keys with secrets resolved, in file order.
 
-    `rules` are those of all named keys, for the checks of a start: they are no secret. `allows_anybody` is true if the
-    YAML itself turns authentication off. Only then may other machines be served.
+    There are none if authentication is off. `rules` are the dataset rules of all named keys. Startup checks them; they
+    are not secret. `allows_anybody` is true if the configuration file explicitly turns authentication off. Only then
+    may the runtime serve other machines without keys.
     """
 
     enabled: bool = False
@@ -114,11 +115,11 @@ class AuthConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """
-    `runtime.http`: `allowed_hosts` is None if the YAML leaves it out (`sqlapi.hosts` then applies a default).
+    `runtime.http`. `allowed_hosts` is None if it is not configured (`sqlapi.hosts` then applies a default).
 
-    Hosts have the form of a `Host` header: lower case, an IPv6 address in brackets, a port only if it must match. `*`
-    matches every host. `trusted_proxies` are networks whose `X-Forwarded-For` is believed for the logs, Flight's too.
-    An idle connection is closed after `keep_alive_s`.
+    Hosts are written as in a `Host` header: lower case, IPv6 addresses in brackets, and a port only if it must match.
+    `*` matches every host. `trusted_proxies` are networks whose `X-Forwarded-For` header is trusted for the access logs
+    of HTTP and Flight. Connections that are idle for `keep_alive_s` seconds are closed.
     """
 
     bind: Address = Address("127.0.0.1", 8090)
@@ -139,7 +140,11 @@ class FlightConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """`runtime.tls`, for HTTP and Flight. Both paths are absolute, of PEM files, and set if `enabled`."""
+    """
+    `runtime.tls`, for HTTP and Flight.
+
+    Both fields are absolute paths of PEM files, and are set if `enabled` is true.
+    """
 
     enabled: bool = False
     certificate_file: Path | None = None
@@ -149,13 +154,13 @@ class TlsConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConfig:
     """
-    `runtime.query`: limits on statements.
+    `runtime.query`: the limits on statements.
 
-    `timeout_s` limits the wall-clock time of a statement, streaming included; `memory_limit_bytes` applies to each
-    engine worker. `workers` statements run at once; `max_queued` wait, each for at most `queue_timeout_s`.
-    The log tells each statement that took `slow_s` or longer; None: it does not. A dataset that is refreshed
-    periodically, and was last checked more than `max_staleness_s` ago, makes the runtime unready; None: it does not.
-    `datafusion_sql` adds functions and syntax of DataFusion to DuckDB's.
+    `timeout_s` limits the wall-clock time of a statement, including streaming. `memory_limit_bytes` applies to each
+    engine worker. Up to `workers` statements run at once, and up to `max_queued` wait, each for at most
+    `queue_timeout_s`. Statements that take `slow_s` seconds or longer are logged as slow; None disables this. The
+    runtime is not ready while the last check of a periodically refreshed dataset is more than `max_staleness_s` seconds
+    old; None disables this. `datafusion_sql` adds DataFusion functions and syntax to DuckDB's SQL.
     """
 
     timeout_s: float = 30.0
@@ -179,7 +184,11 @@ class ResultsCacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """`runtime.metrics`: the metrics endpoint, without a key. `upstream_names` adds the names that Spice.ai uses."""
+    """
+    `runtime.metrics`: the metrics endpoint, which requires no key.
+
+    `upstream_names` adds the metric names of Spice.ai.
+    """
 
     enabled: bool = False
     bind: Address = Address("127.0.0.1", 9090)
@@ -189,10 +198,10 @@ class MetricsConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryConfig:
     """
-    `runtime.history`: what is remembered of the last `max_entries` statements; with `sql` their text too.
+    `runtime.history`: the log of the last `max_entries` statements, which includes their text if `sql` is true.
 
-    `file` is an absolute path to which they are appended as JSON lines; None for none. A file has up to
-    `file_max_bytes`, and there are up to `files` of them.
+    `file` is the absolute path of a file to which they are appended as JSON lines; None disables it. Files are rotated
+    at `file_max_bytes`, and at most `files` of them are kept.
     """
 
     enabled: bool = True
@@ -204,17 +213,17 @@ class HistoryConfig:
 
     @property
     def keeps_sql(self) -> bool:
-        """Whether the text of statements is remembered."""
+        """Whether the history includes the text of statements."""
         return self.enabled and self.sql
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesConfig:
     """
-    `runtime.traces`: the OpenTelemetry collector at the base URL `endpoint`.
+    `runtime.traces`: exports traces to the OpenTelemetry collector at the base URL `endpoint`.
 
-    `headers` go with each request to it, with secret references resolved. `sample` is the share of traces without a
-    parent that are exported, from 0 to 1.
+    `headers` are sent with each export request; their secret references are resolved. `sample` is the fraction of
+    traces without a parent that are exported, from 0 to 1.
     """
 
     endpoint: str
@@ -226,9 +235,9 @@ class TracesConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """
-    `runtime.engine`: the engine at `address` that runs the statements in place of DuckDB, by the plug-in `name`.
+    `runtime.engine`: the engine at `address` that runs statements instead of DuckDB, through the plug-in `name`.
 
-    `params` are what the plug-in knows of it besides, in JSON types and with secret references resolved.
+    `params` are the other settings of the plug-in, as JSON types with secret references resolved.
     """
 
     name: str
@@ -243,8 +252,8 @@ class SnapshotsConfig:
     """
     `runtime.snapshots`: the storage through which nodes share their snapshots.
 
-    `location` is like `s3://bucket/prefix`; its `store` declares the `params`, whose secret references are resolved. A
-    node looks at the storage every `poll_s`.
+    `location` is a URL such as `s3://bucket/prefix`. Its `store` declares the `params`, whose secret references are
+    resolved. A node checks the storage every `poll_s` seconds.
     """
 
     location: str
@@ -260,7 +269,7 @@ class SnapshotsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexConfig:
-    """One entry of `datasets[].acceleration.indexes`. Rows must have distinct values in a *unique* index."""
+    """One entry of `datasets[].acceleration.indexes`. A unique index requires distinct values."""
 
     columns: tuple[str, ...]
     unique: bool = False
@@ -269,9 +278,9 @@ class IndexConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documentation:
     """
-    What the YAML tells the users of a dataset or view about it.
+    The description of a dataset or view for its users.
 
-    `columns` holds descriptions by column; `undescribed` are the columns that are listed without one.
+    `columns` maps columns to descriptions; `undescribed` are the columns that are listed without a description.
     """
 
     description: str | None = None
@@ -283,13 +292,13 @@ class Documentation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccelerationConfig:
     """
-    `datasets[].acceleration`: without `refresh_check_interval_s` and `refresh_cron` there is no periodic refresh.
+    `datasets[].acceleration`. Periodic refresh requires `refresh_check_interval_s` or `refresh_cron`.
 
-    With `refresh_jitter_enabled` a periodic refresh starts up to `refresh_jitter_max_s` seconds later, None for a tenth
-    of the interval. `primary_key` has an index too: its values are distinct and never null. A load leaves out the rows
-    whose time is more than `refresh_data_window_s` or `retention_period_s` ago; an append keeps rows that it has within
-    the former. Each is None if there is no such limit. `on_conflict` says which of two rows with the same primary key
-    an append keeps: the newer one, or the one served; None if it fails.
+    With `refresh_jitter_enabled`, a periodic refresh is delayed by up to `refresh_jitter_max_s` seconds; None means a
+    tenth of the interval. `primary_key` is also an index; its values are distinct and never null. A load omits rows
+    that are older than `refresh_data_window_s` or `retention_period_s`. An append keeps the rows that it already has
+    within `refresh_data_window_s`. Either limit can be None. `on_conflict` decides which of two rows with the same
+    primary key an append keeps: the newer row or the row already served. With None the append fails.
     """
 
     enabled: bool = True
@@ -311,14 +320,14 @@ class AccelerationConfig:
 
     @property
     def is_periodic(self) -> bool:
-        """Whether the dataset is refreshed without being asked."""
+        """Whether the dataset is refreshed periodically."""
         whens = (self.refresh_check_interval_s, self.retention_check_interval_s, self.refresh_cron)
         return self.enabled and any(when is not None for when in whens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewConfig:
-    """One entry of `views`: a SELECT over datasets and other views. `yaml_path` is like `views[0].sql`."""
+    """One entry of `views`: a SELECT over datasets and other views. `yaml_path` is a path such as `views[0].sql`."""
 
     name: str
     sql: str
@@ -330,10 +339,10 @@ class ViewConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterializedView:
     """
-    What a view with `materialized: true` is made from.
+    The inputs of a view with `materialized: true`.
 
-    `reads` are the datasets that it reads, directly or by `views`, in lower case; `views` are in an order in which each
-    reads only earlier ones. Both are empty until the SQL of the YAML has been checked.
+    `reads` are the lower-case names of the datasets that it reads, directly or through `views`. Each of the `views`
+    reads only earlier ones. Both are empty until the configured SQL has been checked.
     """
 
     sql: str
@@ -344,14 +353,14 @@ class MaterializedView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetConfig:
     """
-    One entry of `datasets`, or a view with `materialized: true`, which is a dataset with the connector `view`.
+    One entry of `datasets`, or a view with `materialized: true`, which becomes a dataset with the connector `view`.
 
-    `from_` is the text of `from:`; `connector` is the part before its colon and `location` the rest, a path made
-    absolute; `params` are the values of those of the connector, in JSON types and with secret references resolved
-    (`Params.of` makes its dataclass of them). `time_column` is set if `refresh_mode` is `append`, or if rows expire;
-    otherwise only a refresh request with mode append uses it. `on_empty` says what a refresh without rows does if rows
-    are served. A dataset that `is_in_place` is read by a cluster and never loaded. `line` counts from 1 in the YAML;
-    `yaml_path` is like `datasets[0]`.
+    `from_` is the text of `from:`, `connector` the part before its colon, and `location` the rest, with a path made
+    absolute. `params` are the values of the connector parameters, as JSON types with secret references resolved
+    (`Params.of` turns them into the connector's dataclass). `time_column` is set if `refresh_mode` is `append` or if
+    rows expire; otherwise only a refresh request with mode append uses it. `on_empty` decides what a refresh that
+    returns no rows does if rows are being served. If `is_in_place` is true, a cluster reads the dataset from its
+    source, and the runtime never loads it. `line` counts from 1; `yaml_path` is a path such as `datasets[0]`.
     """
 
     name: str
@@ -377,10 +386,9 @@ class RuntimeConfig:
     """
     The whole configuration. All paths are absolute.
 
-    `dependencies` are the files of other Spicepods that declare some of the datasets and views.
-    `generation` counts the configurations of a runtime: each reload brings the next.
-    `warnings` are one-line sentences about settings that work but are unsafe; they never hold a value below `auth` or
-    `secrets`.
+    `dependencies` are the files of other Spicepods, which declare some of the datasets and views. `generation` is the
+    number of the configuration within a runtime and increases with each reload. `warnings` are one-line sentences about
+    settings that work but are unsafe. They never contain values below `auth` or `secrets`.
     """
 
     file: Path
@@ -407,13 +415,13 @@ class RuntimeConfig:
     generation: int = 1
 
     def file_of(self, yaml_path: str) -> Path:
-        """Return the file in which the setting at *yaml_path* is."""
+        """Return the file that contains the setting at *yaml_path*."""
         below = re.match(r"dependencies\[(\d+)\]\.", yaml_path)
         return self.dependencies[int(below[1])] if below else self.file
 
     @property
     def loaded_datasets(self) -> tuple[DatasetConfig, ...]:
-        """The datasets whose data the runtime loads and keeps."""
+        """The datasets that the runtime loads and stores."""
         return tuple(dataset for dataset in self.datasets if not dataset.is_in_place)
 
     @property
@@ -423,10 +431,14 @@ class RuntimeConfig:
 
     @property
     def is_watched(self) -> bool:
-        """Whether the processes tell what happens in them."""
+        """Whether the processes report their events."""
         return self.metrics.enabled or self.history.enabled
 
     @property
     def engine_dir(self) -> Path:
-        """The directory of the engine's sockets. During a reload two engines run."""
+        """
+        The directory of the engine's sockets.
+
+        It depends on the generation, because two engines run during a reload.
+        """
         return self.state_dir if self.generation == 1 else self.state_dir / f"e{self.generation}"

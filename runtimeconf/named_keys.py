@@ -1,7 +1,7 @@
 """
-`runtime.auth.api-key.named_keys`: keys with a name, an expiry, datasets, rights and limits of their own.
+`runtime.auth.api-key.named_keys`: keys with their own name, expiry, datasets, permissions and limits.
 
-No fault shows a value. Whether the datasets exist is checked when they are known (`check_datasets`).
+No error shows a value. `check_datasets` checks that the datasets exist once all datasets are known.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from runtimeconf.secret import Secret
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
-#: A start warns of keys that expire within this time.
+#: Startup warns about keys that expire within this time.
 WARNING_PERIOD = timedelta(days=14)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -60,7 +60,7 @@ class Sha256Field(ScalarField[bytes]):
         if _SHA256.fullmatch(node.text) is None:
             raise InvalidValueError
         digest = bytes.fromhex(node.text)
-        if digest == hashlib.sha256().digest():  # as of an unset variable
+        if digest == hashlib.sha256().digest():  # the digest of an empty text, for example from an unset variable
             raise InvalidValueError("this is the digest of an empty text, which no client can send")
         return digest
 
@@ -88,7 +88,7 @@ class ExpiryField(ScalarField[datetime]):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredNamedKey:
-    """A well-formed item of `named_keys`, before its reference is resolved."""
+    """A well-formed item of `named_keys` whose secret reference is not resolved yet."""
 
     values: dict[str, Any]
     line: int
@@ -102,7 +102,7 @@ def _declared(values: dict[str, Any], node: Mapping, path: YamlPath) -> Declared
         path.fault(node.line, f"{found}: write one of them")
         return None
     if present[0] not in values:
-        return None  # it has a fault of its own
+        return None  # it already has an error
     return DeclaredNamedKey(values, node.line, path)
 
 
@@ -130,7 +130,7 @@ def _rule(values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetRule 
 
 
 def _spellings(columns: Iterable[str], names: Iterable[str]) -> set[str]:
-    """Return those of *names* that are *columns*, in any case."""
+    """Return the *names* that match one of the *columns*, ignoring case."""
     folded = {column.lower() for column in columns}
     return {name for name in names if name.lower() in folded}
 
@@ -139,7 +139,7 @@ _RELATION: TextField = TextField("the name of a dataset or view", max_length=200
 _COLUMN: TextField = TextField("the name of a column", max_length=200)
 EXPRESSION: TextField = TextField("a SQL expression over the dataset's columns", max_length=4000, may_have_lines=True)
 
-#: A dataset or view of which a key may see a part.
+#: A dataset or view that a key may see partly.
 DATASET_RULE = Section(
     _rule,
     Setting("name", _RELATION, is_required=True),
@@ -151,7 +151,7 @@ DATASET_RULE = Section(
 
 
 class ScopeField(Field[str | DatasetRule]):
-    """A dataset or view that a key may see: its name, or a mapping that says which part."""
+    """A dataset or view that a key may see: its name, or a mapping that restricts it to a part."""
 
     expected = "the name of a dataset or view, or a mapping with name and row_filter, columns or masks"
 
@@ -162,7 +162,7 @@ class ScopeField(Field[str | DatasetRule]):
         return _RELATION.read(node, path)
 
     def walk(self, path: str) -> Iterator[tuple[str, Field[Any]]]:
-        """Yield this field, and those of the mapping."""
+        """Yield this field and the fields of the mapping."""
         yield from DATASET_RULE.walk(path)
 
 
@@ -197,7 +197,7 @@ NAMED_KEY = Section(
 
 
 def resolve_all(declared: Iterable[DeclaredNamedKey]) -> list[tuple[DeclaredNamedKey, NamedKey]]:
-    """Return the keys whose references resolve. Record a fault for each other one, and for each repeated name."""
+    """Return the keys whose references resolve. Record an error for every other key and for each repeated name."""
     lines: dict[str, int] = {}
     keys = []
     for item in declared:
@@ -221,7 +221,7 @@ def resolve_all(declared: Iterable[DeclaredNamedKey]) -> list[tuple[DeclaredName
 
 
 def _scope(items: Iterable[str | DatasetRule], path: YamlPath) -> Scope:
-    """Return the scope of the items of `datasets`. Record a fault for a dataset that is listed again with a rule."""
+    """Return the scope of the items of `datasets`. Record an error if a dataset is listed again with a rule."""
     names: set[str] = set()
     rules: dict[str, DatasetRule] = {}
     for item in items:
@@ -237,7 +237,7 @@ def _scope(items: Iterable[str | DatasetRule], path: YamlPath) -> Scope:
 
 
 def refuse_repeated(keys: Iterable[tuple[KeyText, str]], named: Iterable[tuple[DeclaredNamedKey, NamedKey]]) -> None:
-    """Record a fault for each named key that is one of *keys* or an earlier named one: it could mean either."""
+    """Record an error for each named key that equals one of *keys* or an earlier named key, because it is ambiguous."""
     first_of = {
         hashlib.sha256(text.encode()).digest(): f"an item of keys on line {node.line}" for (node, _), text in keys
     }
@@ -251,10 +251,10 @@ def refuse_repeated(keys: Iterable[tuple[KeyText, str]], named: Iterable[tuple[D
 
 def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPath, *, in_cluster: bool) -> None:
     """
-    Record a fault for each item of `datasets:` that names nothing declared, or that the engine cannot offer.
+    Record an error for each item of `datasets:` that is not declared or that the engine cannot serve.
 
     *root* is the configuration, and *dependencies* are other files that declare datasets and views. An engine
-    *in_cluster* offers neither a part of a dataset nor a view without a snapshot of its own.
+    *in_cluster* can serve neither a part of a dataset nor a view without its own snapshot.
     """
     files = (root, *dependencies)
     declared = {name.text.lower() for file in files for name in _names(file.get("datasets"))}
@@ -272,7 +272,7 @@ def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPat
                 where.fault(item.line, "limits rows, columns or values, which runtime.engine cannot: list a name alone")
             named = item.get("name") if isinstance(item, Mapping) else item
             if not isinstance(named, Scalar):
-                continue  # recorded as a fault already
+                continue  # already recorded as an error
             if named.text.lower() not in declared:
                 where.fault(named.line, "is not the name of a declared dataset")
             elif in_cluster and named.text.lower() in views:
@@ -281,7 +281,7 @@ def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPat
 
 
 def _names(listed: Node | None, *, plain: bool = False) -> Iterator[Scalar]:
-    """Yield the names of the items, with *plain* without those of materialized views."""
+    """Yield the names of the items. *plain* omits materialized views."""
     for item in _items(listed):
         if not isinstance(item, Mapping):
             continue
@@ -304,9 +304,9 @@ def _items(listed: Node | None) -> tuple[Node, ...]:
 
 def check_expiry(declared: Iterable[DeclaredNamedKey], now: datetime, path: YamlPath, *, others: bool) -> None:
     """
-    Warn of keys that have expired or will soon; it is a fault if all have expired and there are no *others*.
+    Warn about keys that have expired or will expire soon.
 
-    *path* is that of the section.
+    Record an error if all have expired and there are no *others*. *path* is the path of the section.
     """
     moments = [(item, item.values.get("expires_at")) for item in declared]
     for item, moment in moments:

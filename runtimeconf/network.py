@@ -1,4 +1,4 @@
-"""Shared by the connectors that use the network: parameters, URLs, headers, and where TLS is required."""
+"""Shared code of the network connectors: parameters, URLs, headers, and the rules that require TLS."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _MAX_CREDENTIAL_LENGTH = 16_384
 #: A field name (RFC 9110, 5.1), a colon, and a value of printable ASCII.
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)[ \t]*")
 
-#: Headers that the runtime sets: for the connection, the length of the body or conditional requests.
+#: Headers that the runtime sets itself, for the connection, the body length or conditional requests.
 _OWN_HEADERS = frozenset(
     {
         *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "range", "te", "trailer"),
@@ -38,7 +38,7 @@ PORT = ParsedField("a port from 1 to 65535", _parse_port)
 
 
 def parse_password(text: str) -> str:
-    """Return a password, verbatim: one line of any characters, sent in UTF-8. Raises InvalidValueError."""
+    """Return a password verbatim: one line of any characters, sent as UTF-8. Raises InvalidValueError."""
     if not text:
         raise InvalidValueError("it is empty")
     if re.search(r"[\0\r\n]", text) or len(text) > _MAX_CREDENTIAL_LENGTH:
@@ -47,23 +47,23 @@ def parse_password(text: str) -> str:
 
 
 def parse_token(text: str) -> str:
-    """Return a token or key in printable ASCII, sent in a header or used to sign. Raises InvalidValueError."""
+    """Return a token or key in printable ASCII, for a header or for signing. Raises InvalidValueError."""
     if not (text.isascii() and text.isprintable()):
         raise InvalidValueError("printable ASCII")
     return parse_password(text)
 
 
-#: How long a server may be silent, in seconds; `refresh_timeout` limits the whole load.
+#: The time in seconds that a server may be silent. `refresh_timeout` limits the whole load.
 ClientTimeout = Annotated[float, Param(DurationField("100ms", "1h"))]
 DEFAULT_CLIENT_TIMEOUT_S = 30.0
 
 #: Whether confidential data may be sent without TLS.
 AllowHttp = Annotated[bool, Param(FlagField())]
 
-#: The limit on the bytes of one load, over all its files.
+#: The maximum size of one load in bytes, over all its files.
 MaxDownloadSize = Annotated[int | None, Param(SizeField("1B", "1024TiB"))]
 
-#: The only roots to trust; None trusts the usual ones.
+#: The only root certificates to trust; None means the default ones.
 RootCertificateFile = Annotated[Path | None, Param(PathField("the path of a PEM file of certificates"), is_path=True)]
 
 
@@ -89,7 +89,7 @@ def parse_origin(text: str) -> tuple[str, str]:
     """
     Split a URL into its origin, `scheme://host:port` with the host in lower case, and the rest.
 
-    The origin has a port only if the URL has one. No message shows the URL: it may hold a password.
+    The origin has a port only if the URL has one. No message shows the URL because it may contain a password.
 
     Raises:
         InvalidValueError: *text* is not an http or https URL.
@@ -108,7 +108,7 @@ def parse_origin(text: str) -> tuple[str, str]:
 
 
 def parse_server(text: str) -> str:
-    """Return the origin in *text*, a URL without a path, as `parse_origin` does."""
+    """Return the origin of *text*, a URL without a path. See `parse_origin`."""
     origin, rest = parse_origin(text)
     if rest not in {"", "/"}:
         raise InvalidValueError("only the scheme, the host and the port")
@@ -116,24 +116,24 @@ def parse_server(text: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine: a loopback address or the name `localhost`."""
+    """Return True if *host* is this machine: a loopback address or the name `localhost`."""
     return Address(host, 0).is_loopback
 
 
 def is_near(host: str) -> bool:
-    """Return whether *host* is this machine, or an address that no router forwards (RFC 3927): no proxy reaches it."""
+    """Return True if *host* is this machine or a link-local address (RFC 3927), which no proxy can reach."""
     return is_loopback(host) or Address(host, 0).is_link_local
 
 
 def lacks_tls(url: str | None, *, allow_http: bool) -> bool:
-    """Return whether *url* is a remote one without TLS that *allow_http* does not allow."""
+    """Return True if *url* is a remote URL without TLS and *allow_http* does not allow it."""
     parts = urlsplit(url or "")
     is_plain = parts.scheme in {"http", "grpc", "grpc+tcp"} and not is_loopback(parts.hostname or "")
     return is_plain and not allow_http
 
 
 def check_credentials(url: str, what: str, sent: Sequence[str], *, allow_http: bool) -> str | None:
-    """Return the fault of sending the parameters *sent*, credentials, to *url*, called *what*, without TLS; or None."""
+    """Return an error if the credentials *sent* would go to *url*, called *what*, without TLS; otherwise None."""
     if not sent or not lacks_tls(url, allow_http=allow_http):
         return None
     return f"has {what} without TLS: everybody on the way reads {' and '.join(sent)}; allow_http: true allows it"
@@ -143,7 +143,7 @@ MAX_PEM_BYTES = 1024 * 1024
 
 
 def pem_problem(file: Path) -> str:
-    """Return why *file* cannot be read, in a few words; an empty text if it can."""
+    """Return in a few words why *file* cannot be read; an empty string if it can."""
     try:
         content = read_regular_file(file, MAX_PEM_BYTES)
     except UnreadableFileError as exc:

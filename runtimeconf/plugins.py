@@ -1,7 +1,7 @@
 """
-The registry of plug-ins: what the core can be extended with, and never names.
+The plug-in registry: extensions that the core uses without naming them.
 
-What is built in has a row in a table here. Other distributions add theirs by entry points (`importlib.metadata`).
+Built-in plug-ins are listed in tables here. Other distributions add plug-ins by entry points (`importlib.metadata`).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 class PluginError(Exception):
-    """A plug-in cannot be imported, or is not what its group has. The message is for people."""
+    """A plug-in cannot be imported, or is not of its group's class. The message is for people."""
 
 
 class Plugins(Mapping[str, T], Generic[T]):
     """
-    The plug-ins of a *group* of entry points, by name. Each is imported when it is first asked for.
+    The plug-ins of the entry point group *group*, by name. Each is imported on first access.
 
-    *built_in* has where each is, as `module:attribute`. No other distribution can take one of their names, or of those
-    *reserved*. *kind* is the class of all.
+    *built_in* maps names to `module:attribute`. Other distributions cannot use these names or the *reserved* names. All
+    plug-ins are instances of *kind*.
     """
 
     def __init__(self, group: str, kind: type[T], built_in: Mapping[str, str], reserved: Collection[str] = ()) -> None:
@@ -39,8 +39,8 @@ class Plugins(Mapping[str, T], Generic[T]):
         Return the plug-in *name*.
 
         Raises:
-            KeyError: There is none.
-            PluginError: It cannot be used.
+            KeyError: There is no such plug-in.
+            PluginError: The plug-in cannot be used.
         """
         if name not in self._loaded:
             where = self._built_in.get(name) or self._installed[name]
@@ -64,7 +64,7 @@ class Plugins(Mapping[str, T], Generic[T]):
         return len(self._built_in) + len(self._installed)
 
     def usable(self, name: str) -> T | None:
-        """Return the plug-in *name*; None if there is none, or it cannot be used."""
+        """Return the plug-in *name*; None if it does not exist or cannot be used."""
         try:
             return self[name]
         except (KeyError, PluginError):
@@ -72,7 +72,7 @@ class Plugins(Mapping[str, T], Generic[T]):
 
     @property
     def built_in(self) -> Mapping[str, T]:
-        """Those that are built in, by name. Nothing of another distribution is imported for them."""
+        """The built-in plug-ins by name. Reading them imports nothing from other distributions."""
         return {name: self[name] for name in self._built_in}
 
     @cached_property
@@ -84,17 +84,17 @@ class Plugins(Mapping[str, T], Generic[T]):
 
 
 def imported(where: str) -> Any:
-    """Import what is at *where*, `module:attribute`."""
+    """Import the object at *where*, written as `module:attribute`."""
     module, _, attribute = where.partition(":")
     return getattr(import_module(module), attribute)
 
 
 #: The connector of materialized views, which `from:` cannot name.
 VIEW: Final = "view"
-#: The connector of a dataset made of another one, as Spice.ai calls it.
+#: Spice.ai's name for the connector of a dataset that is derived from another dataset.
 LOCALPOD: Final = "localpod"
 
-#: By the text before the colon of `from:`.
+#: Connectors, by the text before the colon in `from:`.
 CONNECTORS: Final = Plugins(
     "querykeep.connectors",
     Connector,
@@ -120,7 +120,7 @@ CONNECTORS: Final = Plugins(
     reserved=frozenset({VIEW, LOCALPOD}),
 )
 
-#: By the text before the colon of `from:` of a secret store.
+#: Secret stores, by the text before the colon in a store's `from:`.
 SECRET_STORES: Final = Plugins(
     "querykeep.secret_stores",
     StoreKind,
@@ -134,7 +134,7 @@ SECRET_STORES: Final = Plugins(
     },
 )
 
-#: By the text before the colon of `from:` of `runtime.engine`.
+#: Engines, by the text before the colon in the `from:` of `runtime.engine`.
 ENGINES: Final = Plugins(
     "querykeep.engines",
     Engine,
@@ -143,7 +143,7 @@ ENGINES: Final = Plugins(
     },
 )
 
-#: By the text before the colon of `runtime.snapshots.location`.
+#: Snapshot stores, by the text before the colon in `runtime.snapshots.location`.
 SNAPSHOT_STORES: Final = Plugins(
     "querykeep.snapshot_stores",
     SnapshotStore,

@@ -1,4 +1,4 @@
-"""Buckets of S3 and of compatible servers: how they are written, for connectors and shared snapshots."""
+"""S3 locations and parameters, for connectors and shared snapshots on Amazon S3 and compatible servers."""
 
 import re
 from typing import Annotated, Final
@@ -17,22 +17,22 @@ from runtimeconf.network import (
 
 _DEFAULT_REGION: Final = "us-east-1"
 
-#: Compatible servers, and old buckets of S3, allow underscores and capitals.
+#: Compatible servers and old S3 buckets allow underscores and capitals.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
-#: The longest key, in UTF-8.
+#: The maximum length of a key in UTF-8.
 _MAX_KEY_BYTES = 1024
 
 
 def _parse_region(text: str) -> str:
-    """Return the name of a region, which becomes part of host names."""
+    """Return a region name, which becomes part of host names."""
     if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", text) is None:
         raise InvalidValueError
     return text
 
 
 class S3Params(Params):
-    """Where a bucket is, and the credentials."""
+    """The server and credentials of a bucket."""
 
     s3_endpoint: Annotated[
         str | None,
@@ -51,7 +51,7 @@ class S3Params(Params):
     client_timeout: ClientTimeout = DEFAULT_CLIENT_TIMEOUT_S
 
     def problem(self, location: str) -> str | None:
-        """Refuse credentials that do not go together, and a server without TLS; see `Params.problem`."""
+        """Refuse inconsistent credentials and a server without TLS. See `Params.problem`."""
         if lacks_tls(self.s3_endpoint, allow_http=self.allow_http):
             return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
         has_key = self.s3_key is not None
@@ -67,10 +67,10 @@ class S3Params(Params):
 
     def address_of(self, bucket: str) -> tuple[str, str]:
         """
-        Return the origin of *bucket*, and the path of its keys.
+        Return the origin of *bucket* and the path prefix of its keys.
 
-        On Amazon's hosts the bucket is part of the host name, unless it contains a dot, which no certificate covers; on
-        other servers it is part of the path.
+        On Amazon's hosts, the bucket is part of the host name unless it contains a dot, which no certificate covers. On
+        other servers, it is part of the path.
         """
         domain = "amazonaws.com.cn" if self.s3_region.startswith("cn-") else "amazonaws.com"
         origin = self.s3_endpoint or f"https://s3.{self.s3_region}.{domain}"
@@ -82,7 +82,7 @@ class S3Params(Params):
         return f"{scheme}://{bucket}.{host}", ""
 
 
-#: Signs the requests and finds the credentials of the machine.
+#: Signs requests and finds the machine's credentials.
 SIGNER: Final = Package("botocore", "botocore~=1.44")
 
 
@@ -91,7 +91,7 @@ def parse_location(text: str) -> tuple[str, str]:
     Split `//bucket/key` into the bucket and the key.
 
     Raises:
-        InvalidValueError: *text* has another form. No message shows it: it may hold a password.
+        InvalidValueError: *text* has another form. No message shows it because it may contain a password.
     """
     match = re.fullmatch(r"//([^/]*)/?(.*)", text)
     if match is None:

@@ -1,7 +1,8 @@
 """
-The schema of the YAML: every setting, with the field that reads it. Defaults are in `runtimeconf.model`.
+The schema of the configuration file: every setting, with the field that reads it. Defaults are in `runtimeconf.model`.
 
-Start at `ROOT`, at the end. Settings are read in order; `secrets` comes before everything that may refer to a secret.
+Start reading at `ROOT`, at the end. Settings are read in order, so `secrets` precedes everything that may refer to a
+secret.
 """
 
 import os
@@ -56,11 +57,11 @@ from runtimeconf.traces import TRACES
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
-#: The longest name of a socket in the state directory, including the slash, and the longest path of a Unix socket.
+#: The longest socket name in the state directory, including the slash, and the longest path of a Unix socket.
 SOCKET_NAME_BYTES = 20
 MAX_SOCKET_PATH_BYTES = 107
 
-#: Characters that DuckDB misreads in the path of a database: it would look for the file or its log elsewhere.
+#: Characters that DuckDB misreads in a database path: it would look for the file or its log elsewhere.
 _MISREAD_BY_DUCKDB = frozenset("?\\")
 
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound)
@@ -70,10 +71,10 @@ _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not
 
 
 def _pair_problem(certificate_file: Path, key_file: Path) -> str:
-    """Return why the readable files cannot be used together, in a few words; an empty text if they can."""
+    """Return in a few words why the readable files cannot be used together; an empty string if they can."""
 
     def no_password() -> str:
-        # Without this callback OpenSSL asks on the terminal, and a start in the background hangs.
+        # Without this callback, OpenSSL prompts on the terminal, and startup in the background hangs.
         raise InvalidValueError("is encrypted: give a key without a passphrase, readable by this user only")
 
     try:
@@ -88,7 +89,7 @@ def _pair_problem(certificate_file: Path, key_file: Path) -> str:
 
 
 def _with_found(problem: str, value: Node | None, path: YamlPath) -> str:
-    """Return *problem* with the path of the file, if it may be shown."""
+    """Return *problem* with the path of the file, if the path may be shown."""
     return f"{problem} ({path.found(value)})" if isinstance(value, Scalar) and value.may_be_shown else problem
 
 
@@ -119,7 +120,7 @@ def _build_history(values: dict[str, Any], _node: Mapping, path: YamlPath) -> Hi
 
 
 def _never(what: str) -> Section[bool]:
-    """Return the section of a function that the runtime does not have: it can be off, and nothing else."""
+    """Return the section of an unsupported feature, which can only be turned off."""
     return Section[bool](
         lambda _values, _node, _path: False,
         Setting("enabled", ChoiceField("false"), is_required=True, note=f"It is always off: the runtime {what}."),
@@ -127,7 +128,7 @@ def _never(what: str) -> Section[bool]:
 
 
 def _translate(values: dict[str, Any], node: Mapping, path: YamlPath) -> None:
-    """Turn what Spice.ai calls otherwise into what it means here."""
+    """Convert settings with Spice.ai names to the settings that they mean here."""
     for name in ("telemetry", "cors"):
         values.pop(name, None)
     if values.get("ready_state") == "on_registration":
@@ -165,14 +166,14 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
 
 
 def _check_open(auth: AuthConfig, http: HttpConfig, flight: FlightConfig, node: Mapping, path: YamlPath) -> None:
-    """Refuse listeners that other machines can reach without a key, or warn if the YAML allows them."""
+    """Refuse listeners that other machines can reach without a key; only warn if the configuration allows them."""
     for name, address, is_on in (("http", http.bind, True), ("flight", flight.bind, flight.enabled)):
         if auth.enabled or not (is_on and address.is_open):
             continue
         where = path.field(name).field("bind")
         if auth.allows_anybody:
             where.warn(node.line_of(name), exposure.warning(address))
-        elif node.get("auth") is None:  # An invalid block is a fault already.
+        elif node.get("auth") is None:  # An invalid block already has an error.
             where.fault(node.line_of(name), exposure.refusal(address))
 
 
@@ -325,14 +326,14 @@ def _check_staleness(limit_s: float, datasets: Iterable[DatasetConfig], root: Ma
 
 
 def _refuse_duplicate_names(roots: Iterable[tuple[Mapping, YamlPath]]) -> None:
-    """Datasets and views of all files share one namespace, in which case does not matter."""
+    """Record duplicate names. Datasets and views of all files share one case-insensitive namespace."""
     first_of: dict[str, tuple[str, int]] = {}
     for (root, path), section in product(roots, ("datasets", "views")):
         listed = root.get(section)
         for index, item in enumerate(listed.items if isinstance(listed, Sequence) else ()):
             name = item.get("name") if isinstance(item, Mapping) else None
             if not isinstance(name, Scalar) or IDENTIFIER.fullmatch(name.text) is None:
-                continue  # recorded as a fault already
+                continue  # already recorded as an error
             where = path.field(section).item(index).field("name")
             if (first := first_of.get(name.text.lower())) is not None:
                 message = f"the name {name.text} is used twice: by {first[0]} on line {first[1]} and here on line"
@@ -342,12 +343,16 @@ def _refuse_duplicate_names(roots: Iterable[tuple[Mapping, YamlPath]]) -> None:
 
 
 def state_dir_in(directory: Path, text: str) -> Path:
-    """Return the absolute path of the state directory that the YAML in *directory* calls *text*."""
+    """Return the absolute path of the state directory *text*, which is relative to *directory*."""
     return Path(os.path.normpath(directory / text))
 
 
 def _state_dir(text: str, root: Mapping, path: YamlPath) -> Path:
-    """Return the absolute state directory. It must not contain the YAML, because the runtime owns all of it."""
+    """
+    Return the absolute state directory.
+
+    It must not contain the configuration file, because the runtime owns all of it.
+    """
     state_dir = state_dir_in(path.validation.directory, text)
     where = path.field("runtime").field("state_dir")
     runtime = root.get("runtime")
@@ -382,7 +387,7 @@ ROOT = Section[RuntimeConfig](
 
 @cache
 def paths_by_name() -> dict[str, tuple[str, ...]]:
-    """Return the valid paths of each field name, for suggestions; faults show no other names."""
+    """Return the valid paths of each field name. Errors suggest these paths and show no other names."""
     paths: dict[str, tuple[str, ...]] = {"api_key": ("runtime.auth.api-key",)}
     for path, _ in ROOT.walk(""):
         name = path.rpartition(".")[2]

@@ -1,13 +1,13 @@
-"""A text that is never printed."""
+"""A string that is never printed."""
 
 from typing import Final
 
 
 class Secret:
     """
-    A secret text. It prints as `<secret>`, cannot be pickled, and reveals its text only in `reveal()`.
+    A secret string. It prints as `<secret>`, cannot be pickled, and reveals its text only through `reveal()`.
 
-    Secrets with the same text are equal. A secret is not hashable, so it never becomes the key of a printed mapping.
+    Secrets with the same text are equal. Secrets are not hashable, so they never become keys of a printed mapping.
     """
 
     __slots__ = ("_text",)
@@ -27,5 +27,5 @@ class Secret:
         return "<secret>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Refuse to be pickled, and so to be sent to another process."""
+        """Refuse pickling, so that a secret cannot be sent to another process."""
         raise TypeError("A secret is not pickled.")

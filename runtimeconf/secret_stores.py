@@ -1,9 +1,9 @@
 """
-Secret references, and the stores of the machine: the environment, files and the keyring. Others are plug-ins.
+Secret references, and the local stores: the environment, files and the keyring. Other stores are plug-ins.
 
-`get` of a store returns the value, or None if the store does not have the secret, or raises `SecretError` if it has or
-may have it but cannot use it; the message fits after "in store X: ". After an error no other store is tried, because
-the operator meant that one.
+The `get` method of a store returns the value, or None if the store does not have the secret. It raises `SecretError` if
+the store has or may have the secret but cannot return it. The message fits after "in store X: ". After an error no
+other store is tried, because the operator meant that store.
 """
 
 import importlib
@@ -19,11 +19,11 @@ from dotenv import dotenv_values
 
 from system.files import FileContent, MissingFileError, UnreadableFileError, read_regular_file
 
-#: The store name that means every store.
+#: The store name that means all stores.
 ALL_STORES = "secrets"
 
 STORE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# The name of a secret is one path component and never hidden: no slash, no leading dot.
+# A secret name is a single path component and never hidden: it has no slash and no leading dot.
 _REFERENCE = re.compile(rf"\$\{{\s*({STORE_NAME.pattern})\s*:\s*([A-Za-z0-9_][A-Za-z0-9_.-]*)\s*\}}")
 # A misspelt reference: `$ {`, `${{`, `$(store:`, `{ store:`, and `secrets:` on its own.
 _LOOKS_LIKE_REFERENCE = re.compile(
@@ -32,26 +32,30 @@ _LOOKS_LIKE_REFERENCE = re.compile(
 
 
 class MalformedReferenceError(Exception):
-    """A text looks like a reference but is not one. The message holds nothing of the text."""
+    """A text looks like a reference but is not valid. The message shows no part of the text."""
 
     def __init__(self) -> None:
         super().__init__("holds a malformed secret reference: write it as ${ secrets:name } or ${ store:name }")
 
 
 def check_references(text: str) -> None:
-    """Raise MalformedReferenceError if *text* outside its references looks like a reference."""
+    """Raise MalformedReferenceError if *text* contains a malformed reference."""
     literals = _REFERENCE.split(text)[::3]  # each match adds the store and the name between two literals
     if any(map(_LOOKS_LIKE_REFERENCE.search, literals)):
         raise MalformedReferenceError
 
 
 def expand_references(text: str, resolve: Callable[[str, str], str]) -> str:
-    """Replace each reference by *resolve*(store, name), which is not expanded again. Errors of *resolve* propagate."""
+    """
+    Replace each reference by *resolve*(store, name).
+
+    The result is not expanded again. Errors from *resolve* propagate.
+    """
     return _REFERENCE.sub(lambda match: resolve(match[1], match[2]), text)
 
 
 def holds_reference(text: str) -> bool:
-    """Return whether *text* holds at least one well-formed reference."""
+    """Return True if *text* contains at least one well-formed reference."""
     return _REFERENCE.search(text) is not None
 
 
@@ -59,9 +63,9 @@ def holds_reference(text: str) -> bool:
 
 MAX_SECRET_BYTES = 64 * 1024
 MAX_DOTENV_BYTES = 1024 * 1024
-#: Searched in this order after the process environment; both are beside the YAML.
+#: Searched in this order after the process environment. Both files are in the directory of the configuration file.
 DOTENV_NAMES = (".env.local", ".env")
-#: Before the names of variables in Spice.ai.
+#: The prefix of Spice.ai's environment variables.
 SPICE_PREFIX = "SPICE_"
 
 
@@ -69,13 +73,13 @@ class SecretError(Exception):
     """A secret cannot be used. The message names the secret and the stores asked, never a value."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)  # it holds values
+@dataclass(frozen=True, slots=True, repr=False)  # it contains secret values
 class EnvStore:
     """
-    Environment variables: of the process, then of `.env.local`, then of `.env`.
+    Environment variables from the process, then from `.env.local`, then from `.env`.
 
-    Each is searched for the name as written, then in upper case. Only a name that is nowhere is searched for once more
-    after `SPICE_`, the prefix of Spice.ai. *warn* receives a file and a sentence about it.
+    Each source is searched for the name as written, then in upper case. If no source has the name, all are searched
+    again for the name with Spice.ai's prefix `SPICE_`. *warn* receives a file and a sentence about it.
     """
 
     name: str
@@ -85,7 +89,7 @@ class EnvStore:
     _files: dict[str, tuple[Mapping[str, str | None], bool]] = field(default_factory=dict, init=False)
 
     def get(self, name: str) -> str | None:
-        """Return the first value found; an empty one counts as found."""
+        """Return the first value found. An empty value counts as found."""
         found = self._find(name)
         if found is None:
             return None
@@ -107,7 +111,7 @@ class EnvStore:
         return f"the variables {', '.join(variables)} and {last} in the environment, {' and '.join(shown)}"
 
     def _find(self, name: str) -> tuple[str, str] | None:
-        """Return the variable that counts and the name of its file, which is empty for the environment."""
+        """Return the variable to use and the name of its file, which is empty for the process environment."""
         for names in _names(name):
             for file_name in ("", *DOTENV_NAMES):
                 variables = self._read(file_name)[0] if file_name else self.environ
@@ -126,14 +130,14 @@ class EnvStore:
             except UnreadableFileError as exc:
                 raise SecretError(f"{file_name} cannot be read: {exc}") from None
             else:
-                # No interpolation: values are used verbatim.
+                # Use values verbatim, without interpolation.
                 variables = dotenv_values(stream=io.StringIO(text), interpolate=False)
                 self._files[file_name] = (variables, content.others_may_read)
         return self._files[file_name]
 
 
 def _names(name: str) -> tuple[tuple[str, str], ...]:
-    """Return the variables for the secret *name*: those to search for everywhere, then those with the prefix."""
+    """Return the variables for the secret *name*: first the names without the prefix, then with it."""
     return (name, name.upper()), (f"{SPICE_PREFIX}{name}", f"{SPICE_PREFIX}{name.upper()}")
 
 
@@ -161,7 +165,7 @@ class FileStore:
 
 
 def without_newline(text: str) -> str:
-    """Return *text* without one newline at its end, which an editor or `echo` has put there."""
+    """Return *text* without a single trailing newline, which an editor or `echo` adds."""
     return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 
@@ -171,7 +175,7 @@ def _decode(content: FileContent) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        # Raise outside the handler: a UnicodeDecodeError holds the bytes, and would become the context.
+        # Raise outside the handler, because a UnicodeDecodeError contains the bytes and would become the context.
         raise UnreadableFileError("it is binary, not UTF-8 text")
     return text
 
@@ -200,28 +204,28 @@ class KeyringStore:
 
 
 class SecretStore(Protocol):
-    """A store of the YAML."""
+    """A configured secret store."""
 
     @property
     def name(self) -> str:
         """The name that references use."""
 
     def get(self, name: str) -> str | None:
-        """Return the secret *name*: see the module."""
+        """Return the secret *name*, as described in the module docstring."""
 
     def looked_at(self, name: str) -> str:
-        """Return, for people, where `get` has found the secret *name*, or has looked for it in vain."""
+        """Describe for people where `get` found the secret *name*, or where it searched without success."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretStores:
-    """All configured stores, in the order of the YAML."""
+    """All configured stores, in file order."""
 
     stores: Sequence[SecretStore]
 
     def resolve(self, store_name: str, name: str) -> str:
         """
-        Return the value of the secret *name* of one store, or of all with ALL_STORES. It is never empty.
+        Return the non-empty value of the secret *name* from one store, or from any store with ALL_STORES.
 
         Raises:
             SecretError: The store is unknown, or the secret is missing, empty or unusable.

@@ -21,12 +21,12 @@ def _locate(text: str) -> str:
         raise InvalidValueError(f"the snapshot store {name} cannot be used: {exc}") from exc
 
 
-#: The storage and the place in it. An invalid location may contain a password.
+#: The storage and the path in it. An invalid location may contain a password.
 _LOCATION = ParsedField("a place for these nodes alone, such as s3://lake/querykeep", _locate, is_hidden=True)
 
 
 class _SnapshotsSection(Section[SnapshotsConfig]):
-    """The store that `location` names declares its `params`; with an unknown one, they may be any."""
+    """The store named in `location` declares the `params`. For an unknown store, all known parameters are valid."""
 
     def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:
         """Return the field that reads *setting*."""
@@ -51,7 +51,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> SnapshotsCo
     missing = [param for param in store.params.declared.values() if param.is_required and param.name not in given]
     for param in missing:
         where.fault(node.line_of("params") or node.line, f"lacks the field {param.name}: {param.field.expected}")
-    if not missing and given <= set(config.params):  # Otherwise one is invalid, and is missing here.
+    if not missing and given <= set(config.params):  # Otherwise a parameter is invalid and therefore missing here.
         problem = store.params.of(config.params).problem(config.location)
         if problem is not None:
             where.fault(node.line_of("params") or node.line, problem)

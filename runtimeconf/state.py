@@ -1,4 +1,8 @@
-"""The configuration of this process. Only classes that a framework instantiates use it; others take it as argument."""
+"""
+The configuration of this process.
+
+Only classes that a framework instantiates use it; others receive it as an argument.
+"""
 
 import os
 import threading
@@ -16,18 +20,18 @@ _outcome: RuntimeConfig | tuple[ConfigFault, ...] | None = None
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Return the YAML file that *environ* names; if unset or empty, DEFAULT_FILE in the working directory."""
+    """Return the configuration file named in *environ*, by default DEFAULT_FILE in the working directory."""
     return Path(environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_FILE)
 
 
 def is_absent(environ: Mapping[str, str]) -> bool:
-    """Return whether *environ* names no YAML file and the default one does not exist."""
+    """Return True if *environ* names no configuration file and the default file does not exist."""
     return not environ.get(ENVIRONMENT_VARIABLE) and not config_path(environ).exists()
 
 
 def get_config() -> RuntimeConfig:
     """
-    Return the configuration. The first call reads it; later calls have the same outcome, failure included.
+    Return the configuration. The first call reads it, and later calls have the same outcome, even if it failed.
 
     Raises:
         ConfigError: The file cannot be used.
@@ -35,7 +39,7 @@ def get_config() -> RuntimeConfig:
     global _outcome  # noqa: PLW0603 (this module holds the process-wide configuration)
     with _lock:
         if _outcome is None:
-            # Client commands, and processes with a handover, do not need the loader.
+            # Client commands and processes with a handover do not need the loader.
             from runtimeconf.loader import load  # noqa: PLC0415
 
             try:
@@ -50,7 +54,7 @@ def get_config() -> RuntimeConfig:
 
 
 def set_config(config: RuntimeConfig | ConfigError | None) -> None:
-    """Replace the outcome of `get_config`. After None its next call reads the file again."""
+    """Replace the outcome of `get_config`. After None, the next call reads the file again."""
     global _outcome  # noqa: PLW0603 (as above)
     with _lock:
         _outcome = config.faults if isinstance(config, ConfigError) else config

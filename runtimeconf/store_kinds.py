@@ -1,4 +1,4 @@
-"""Kinds of secret stores, which `from:` of a store may name: their declaration, and those of the core."""
+"""Kinds of secret stores, which `from:` names: how a kind is declared, and the built-in kinds."""
 
 import os
 import re
@@ -30,12 +30,12 @@ class StoreEntry:
         return self.path.validation.environ
 
     def file(self, name: str, default: str = "") -> Path | None:
-        """Return the absolute path that the parameter *name* has; None if neither it nor *default* is set."""
+        """Return the parameter *name* as an absolute path; None if neither the parameter nor *default* is set."""
         written = self.params.get(name, default)
         return self.path.validation.directory / written if written else None
 
     def fault(self, message: str, *names: str) -> None:
-        """Record a fault of the field *names* of this item, such as "params", "directory"."""
+        """Record an error in a field of this item; *names* are the path of the field, such as "params", "directory"."""
         where = self.path
         for name in names:
             where = where.field(name)
@@ -48,13 +48,13 @@ class StoreKind:
     A kind of secret store.
 
     Args:
-        make: Makes a store, or records faults and returns None. Every process that reads a configuration imports its
-            module: import there no library that is slow to import.
-        params: How each of its parameters is written, by name.
-        location: The form of what follows its name and a colon in `from:`; None if nothing does.
-        placeholder: That in one word, for faults and the documentation.
-        example: One of them.
-        upstream_name: What Spice.ai calls the kind, if that is another name.
+        make: Creates a store, or records errors and returns None. Every process that reads a configuration imports the
+            module, so its imports must be fast.
+        params: The syntax of each parameter, by name.
+        location: The pattern of the text that follows `name:` in `from:`; None if there is no such text.
+        placeholder: One word for that text, for error messages and the documentation.
+        example: An example of that text.
+        upstream_name: Spice.ai's name for the kind, if it differs.
     """
 
     make: Callable[[StoreEntry], SecretStore | None]
@@ -89,7 +89,7 @@ def _make_keyring(entry: StoreEntry) -> SecretStore:
     return KeyringStore(entry.name, entry.params.get("service", "runtime"))
 
 
-#: A parameter that several kinds have.
+#: A parameter of several kinds.
 DIRECTORY: Final = PathField("a directory")
 
 ENV: Final = StoreKind(make=_make_env)

@@ -1,4 +1,4 @@
-"""The schema of `secrets`: the stores, by the text before the colon of `from`."""
+"""The schema of `secrets`: a list of stores, whose kind is the text before the colon in `from`."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from runtimeconf.store_kinds import StoreEntry, StoreKind
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
-#: Stores of Spice.ai that are not here, with what to do instead.
+#: Spice.ai stores that are not supported, with alternatives.
 _ABSENT: Final = {"azure_keyvault": "is not supported: mount the secrets as files, and write file"}
 
 _BUILT_IN: Final = SECRET_STORES.built_in
@@ -67,7 +67,7 @@ def _build_store(values: dict[str, Any], node: Mapping, path: YamlPath) -> Secre
     return kind.make(entry)
 
 
-#: The parameters of all kinds that are built in, by name.
+#: The parameters of all built-in kinds, by name.
 _PARAMS: Final[dict[str, Field[Any]]] = {
     name: field for kind in _BUILT_IN.values() for name, field in kind.params.items()
 }
@@ -78,7 +78,11 @@ def _params(fields: dict[str, Field[Any]]) -> Section[dict[str, Any]]:
 
 
 class _StoreSection(Section[SecretStore]):
-    """A store. `params` may have those of its kind; others that are built in have faults of their own."""
+    """
+    A store, whose kind declares its `params`.
+
+    Parameters of other built-in kinds have their own error messages.
+    """
 
     def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:
         """Return the field that reads *setting*."""
@@ -92,9 +96,9 @@ class _StoreSection(Section[SecretStore]):
 
 class _StoresField(ListField[SecretStore]):
     """
-    The list of stores. References can be resolved once it is read without a fault.
+    The list of stores. References can be resolved once it has been read without errors.
 
-    Spice.ai had one store with the version v1beta1, `{store: env}`, and no references: it is what there is without it.
+    Spicepods of version v1beta1 have a single store, `{store: env}`, and no references. That is also the default here.
     """
 
     def read(self, node: Node, path: YamlPath) -> tuple[SecretStore, ...] | None:

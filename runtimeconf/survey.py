@@ -21,9 +21,9 @@ _UNKNOWN_SOURCE = "is a parameter of a source that cannot be used: see from"
 @dataclass(frozen=True, slots=True)
 class Use:
     """
-    A field: the lines where it is, its path with `[]` for an item of a list, what becomes of it, and why.
+    A field of the report: its lines, its path with `[]` for list items, its outcome, and a remark.
 
-    Before the path of a field in a dependency is its file.
+    The path of a field in a dependency is preceded by the file of the dependency.
     """
 
     lines: tuple[int, ...]
@@ -34,11 +34,11 @@ class Use:
 
 def survey(examination: Examination) -> tuple[Use, ...]:
     """
-    Return what becomes of the fields of a Spicepod, in the order of the file.
+    Return the outcome of each field of a Spicepod, in file order.
 
-    Fields of one path with the same verdict and remark are one. Below `auth` and `secrets`, the names of known fields
-    are listed, and no others, because they may be keys. Of a dependency, and of a file that is not a Spicepod, only
-    what is not taken as it is counts, and of the latter nothing that is a fault.
+    Fields with the same path, verdict and remark are merged. Below `auth` and `secrets`, only the names of known fields
+    are listed, because other names may be keys. For dependencies, only fields that are not simply supported are listed.
+    For a file that is not a Spicepod, only fields with a different meaning are listed.
     """
     root, validation = examination.document.root, examination.validation
     if root is None:
@@ -58,7 +58,8 @@ def survey(examination: Examination) -> tuple[Use, ...]:
             found.setdefault((_general(name), verdict, remark), []).append(where)
     files = {one.yaml_path: one.file for one in validation.faults}
     files |= {one.yaml_path: one.file for one in validation.notes}
-    for name, left in remarks.items():  # What is missing, or may not be named, and what other files say.
+    # Remarks about missing fields, about fields that must not be named, and from other files.
+    for name, left in remarks.items():
         file, shown = files[name], _general(name)
         if file != validation.file:
             shown = f"{file.relative_to(validation.directory)}: {shown.partition('.')[2]}"
@@ -74,7 +75,7 @@ def _general(path: str) -> str:
 
 
 def _fields(node: Node, field: Field[Any] | None, path: YamlPath) -> Iterator[tuple[int, str]]:
-    """Yield the line and the path of each setting that has no settings below it, and of each unknown field."""
+    """Yield the line and path of each leaf setting and of each unknown field."""
     if isinstance(field, ListField) and isinstance(node, Sequence):
         for index, item in enumerate(node.items):
             yield from _fields(item, field.item, path.item(index))

@@ -1,4 +1,4 @@
-"""The names of database tables in `from:`: parts separated by dots, a part with a dot in double quotes."""
+"""Database table names in `from:`: parts separated by dots. A part that contains a dot is in double quotes."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,13 @@ from runtimeconf.fields import InvalidValueError
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 _PART_IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
-#: `@` ends the password before a host, and `=` precedes the value of a parameter.
+#: `@` separates a password from a host, and `=` precedes the value of a parameter.
 _CREDENTIALS = re.compile("[=@]")
 
 
 def table_parts(text: str) -> tuple[str, ...]:
     """
-    Return the parts of a name such as `schema.table` or `"My schema"."a.b"`, with their case.
+    Return the parts of a name such as `schema.table` or `"My schema"."a.b"`, with their case preserved.
 
     Raises:
         InvalidValueError: *text* is not such a name.
@@ -34,9 +34,9 @@ def table_parts(text: str) -> tuple[str, ...]:
 
 def locate_table(max_parts: int, where: str, _name: str, text: str, _directory: Path) -> str:
     """
-    Return *text*, the name of a table with at most *max_parts* parts.
+    Return *text* if it is a table name with at most *max_parts* parts.
 
-    A URL is refused without showing it, because it may hold a password. *where* names the parameters to use instead.
+    A URL is refused without showing it, because it may contain a password. *where* names the parameters to use instead.
     """
     if text.startswith("//") or "://" in text:
         raise InvalidValueError(f"not a URL: {where}")

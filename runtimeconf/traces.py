@@ -13,7 +13,7 @@ from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, shown_name
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
-#: The library that sends them. It is imported only where traces are exported.
+#: The library that exports traces. It is imported only in the process that exports them.
 EXPORTER = Package("opentelemetry.exporter.otlp.proto.http", "opentelemetry-exporter-otlp-proto-http~=1.45")
 
 _SECRET_NAMES = re.compile(r"auth|cookie|key|pass|secret|token", re.IGNORECASE)
@@ -50,7 +50,7 @@ _ENDPOINT = ParsedField("the base URL of a collector, such as http://127.0.0.1:4
 
 
 class _HeadersField(Field[dict[str, str]]):
-    """Header names and values. Secret references in the values are resolved; no fault shows a value."""
+    """Header names and values. Secret references in values are resolved, and no error shows a value."""
 
     expected = "a mapping of header names to values"
     is_hidden = True

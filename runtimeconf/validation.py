@@ -1,4 +1,4 @@
-"""One validation pass over a configuration: the faults and warnings it collects, each at its YAML path."""
+"""One validation pass over a configuration, which collects errors and warnings with their YAML paths."""
 
 import difflib
 import re
@@ -17,9 +17,10 @@ from runtimeconf.secret_stores import (
 )
 from runtimeconf.yaml_reader import Node, Scalar, Sequence
 
-#: Below these fields no fault shows a value.
+#: Below these fields, no error shows a value.
 SENSITIVE_NAMES = frozenset({"auth", "secrets"})
-#: Warnings with the same sentence that are shown one by one; the others are counted in one line.
+#: The maximum number of warnings with the same sentence that are shown individually. The others are counted in one
+#: line.
 MAX_SHOWN_WARNINGS = 20
 
 _MAX_SHOWN_TEXT = 60
@@ -31,9 +32,9 @@ _BOOLEANS = frozenset({"true", "True", "TRUE", "false", "False", "FALSE"})
 @dataclass(frozen=True, slots=True)
 class Note:
     """
-    A field that means something else here than in Spice.ai: its place, and a sentence on the difference.
+    A field with a different meaning than in Spice.ai: its location, and a sentence about the difference.
 
-    `is_warned` is true if a warning of its own says so too.
+    `is_warned` is true if a separate warning also says so.
     """
 
     file: Path
@@ -45,30 +46,30 @@ class Note:
 
 @dataclass(slots=True)
 class Validation:
-    """One pass over one file: its inputs, and the faults, warnings and notes it finds."""
+    """One pass over one file: its inputs, and the errors, warnings and notes that it finds."""
 
     file: Path
-    directory: Path  # relative paths are relative to it
+    directory: Path  # the base of relative paths
     environ: Mapping[str, str]
     known_paths: Mapping[str, tuple[str, ...]]  # a field's name -> the paths where it is valid
     others_may_read: bool = False
-    needs_libraries: bool = True  # whether a connector without its library is a fault
+    needs_libraries: bool = True  # whether a connector without its library is an error
     reads_in_place: bool = False  # whether a cluster reads the datasets
-    shares_snapshots: bool = False  # whether a cluster can read what the runtime has loaded
-    reads_sources: bool = True  # otherwise their secrets and libraries are not needed
+    shares_snapshots: bool = False  # whether a cluster can read datasets that the runtime has loaded
+    reads_sources: bool = True  # if false, the secrets and libraries of the sources are not needed
     stores: SecretStores | None = None  # None if the `secrets` section is invalid: references cannot be resolved
     faults: list[ConfigFault] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     _warnings: dict[str, list[str]] = field(default_factory=dict)
 
     def warn(self, where: str, sentence: str) -> None:
-        """Record a warning; *where* is `file:line: path`. The same warning twice in a row counts once."""
+        """Record a warning. *where* is `file:line: path`. A repetition of the previous warning is ignored."""
         places = self._warnings.setdefault(sentence, [])
         if where not in places[-1:]:
             places.append(where)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return one line for each warning, and one for all notes."""
+        """Return one line for each warning and one line for all notes."""
         lines: list[str] = []
         if count := sum(not note.is_warned for note in self.notes):
             what = "field means something" if count == 1 else "fields mean something"
@@ -98,24 +99,24 @@ class YamlPath:
         return YamlPath(self.validation, f"{self.text}[{index}]", self.is_sensitive)
 
     def fault(self, line: int, message: str) -> None:
-        """Record a fault at this path."""
+        """Record an error at this path."""
         fault = ConfigFault(file=self.validation.file, line=line, yaml_path=self.text, message=message)
         self.validation.faults.append(fault)
 
     def warn(self, line: int, sentence: str) -> None:
-        """Record a warning about a value that works but is unsafe or has no effect."""
+        """Record a warning about a value that is valid but unsafe or without effect."""
         self.validation.warn(f"{self.validation.file}:{line}: {self.text}", sentence)
 
     def note(self, line: int, sentence: str, *, is_warned: bool = False) -> None:
-        """Record that the field at this path means something else here than in Spice.ai."""
+        """Record that the field at this path has a different meaning than in Spice.ai."""
         self.validation.notes.append(Note(self.validation.file, line, self.text, sentence, is_warned))
 
     def resolve(self, node: Scalar) -> str | None:
-        """Return the text of *node* with its references resolved, or record a fault and return None."""
+        """Return the text of *node* with its references resolved, or record an error and return None."""
         stores = self.validation.stores
         try:
             check_references(node.text)
-            if stores is None:  # the `secrets` section has its own faults
+            if stores is None:  # the `secrets` section has its own errors
                 return None if holds_reference(node.text) else node.text
             return expand_references(node.text, stores.resolve)
         except (MalformedReferenceError, SecretError) as exc:
@@ -123,7 +124,7 @@ class YamlPath:
             return None
 
     def found(self, node: Node) -> str:
-        """Describe *node*: its text if that may be shown, otherwise only its type."""
+        """Describe *node* by its text if that may be shown, otherwise by its type."""
         if not isinstance(node, Scalar):
             return "a list" if isinstance(node, Sequence) else "a mapping"
         if node.may_be_shown and not self.is_sensitive:
@@ -139,14 +140,14 @@ def shown(text: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a harmless field name unchanged, any other as `shown` does."""
+    """Return a harmless field name unchanged, and any other name as `shown` does."""
     return name if _PRINTABLE_NAME.fullmatch(name) else shown(name)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that *name* is probably a typing error of."""
+    """Return the known name of which *name* is probably a misspelling; None if there is none."""
     if len(name) > _MAX_SHOWN_TEXT:
-        return None  # the comparison is quadratic, and nothing known is that long
+        return None  # the comparison is quadratic, and no known name is that long
     folded = {candidate.lower().replace("-", "_"): candidate for candidate in known}
     matches = difflib.get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.65)
     return folded[matches[0]] if matches else None

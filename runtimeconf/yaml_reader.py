@@ -1,11 +1,11 @@
 """
-YAML as source text: a tree of nodes that keep their text and line.
+Reads YAML as source text: a tree of nodes that keep their text and line.
 
-PyYAML scans and parses, but resolves and constructs nothing, so `0123` stays `0123` and no tag runs code. An ambiguous
-document (duplicate fields, merge keys, tags) is refused. The tree is built from parse events on an explicit stack:
+PyYAML scans and parses, but it resolves and constructs nothing, so `0123` stays `0123` and no tag runs code. Ambiguous
+documents (duplicate fields, merge keys, tags) are refused. The tree is built from parse events on an explicit stack, so
 nesting does not use up the Python stack, and every limit is checked before the next event is read.
 
-No message contains text from the file or PyYAML's snippets of it: any line may contain a key or a password.
+No message contains text from the file or PyYAML's snippets, because any line may contain a key or a password.
 """
 
 import re
@@ -20,7 +20,8 @@ from system.files import MissingFileError, UnreadableFileError, read_regular_fil
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 32
-#: Nodes of the tree with every alias expanded: 10,000 named keys with all fields and five datasets each are 250,000.
+#: The maximum number of nodes with every alias expanded. 10,000 named keys with all fields and five datasets each take
+#: 250,000 nodes.
 MAX_NODES = 300_000
 MAX_ALIASES = 100
 
@@ -32,7 +33,7 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _QUOTE_REFERENCE = (
     'a secret reference inside [...] or {...}, or with ": " in it, must be quoted, as in "${ secrets:name }"'
 )
-# The beginning of PyYAML's `problem` and our message for it. The problem itself may quote the file.
+# The start of PyYAML's `problem`, with our message for it. The full `problem` may quote the file.
 _SYNTAX_PROBLEMS = (
     ("found character '\\t'", "a tab is used for indentation: indent with spaces"),
     ("found character", "a text cannot begin with this character: put the text in quotes"),
@@ -54,8 +55,8 @@ class Scalar:
     """
     The text of one value, with only quotes and escapes resolved.
 
-    `line` counts from 1. `is_plain` tells `true` from `"true"`. `may_be_shown` is false for a value with an anchor:
-    an alias may repeat it below `auth`, so no fault shows it.
+    `line` counts from 1. `is_plain` distinguishes `true` from `"true"`. `may_be_shown` is false for a value with an
+    anchor, because an alias may repeat the value below `auth`. No error shows such a value.
     """
 
     line: int
@@ -65,7 +66,7 @@ class Scalar:
 
     @property
     def is_null(self) -> bool:
-        """Whether the value is left out or is one of YAML's words for null (`~`, `null`)."""
+        """Whether the value is missing or is one of YAML's words for null (`~`, `null`)."""
         return self.is_plain and self.text in _NULLS
 
 
@@ -79,7 +80,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One field of a mapping; `line` is the line of its name, `name_may_be_shown` as in `Scalar`."""
+    """One field of a mapping. `line` is the line of its name. See `Scalar.may_be_shown` for `name_may_be_shown`."""
 
     line: int
     name: str = field(repr=False)
@@ -89,17 +90,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A mapping with distinct names, in the order of the file; `line` counts from 1."""
+    """A mapping with distinct names, in file order; `line` counts from 1."""
 
     line: int
     entries: tuple[Entry, ...] = field(repr=False)
 
     def get(self, name: str) -> "Node | None":
-        """Return the value of a field, or None."""
+        """Return the value of a field; None if it is missing."""
         return next((entry.value for entry in self.entries if entry.name == name), None)
 
     def line_of(self, name: str) -> int:
-        """Return the line of a field, or of the mapping if the field is left out."""
+        """Return the line of a field, or the line of the mapping if the field is missing."""
         return next((entry.line for entry in self.entries if entry.name == name), self.line)
 
 
@@ -109,9 +110,9 @@ Node = Scalar | Sequence | Mapping
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """
-    The content of one file. `root` is None if there is no tree; `faults` then says why.
+    The content of one file. `root` is None if there is no tree; `faults` then contains the reasons.
 
-    There may be both a tree and faults, so that the caller can report all faults at once.
+    A document can have both a tree and errors, so that the caller can report all errors at once.
     """
 
     root: Mapping | None
@@ -121,11 +122,11 @@ class Document:
 
 def read_document(file: Path, known_names: frozenset[str]) -> Document:
     """
-    Read the one YAML document of *file*. Faults are returned, not raised.
+    Read the single YAML document in *file*. Errors are returned, not raised.
 
     Args:
-        file: A regular file in UTF-8, of at most MAX_FILE_BYTES.
-        known_names: Field names that a fault may show. Any other name may be a misplaced API key.
+        file: A regular UTF-8 file of at most MAX_FILE_BYTES.
+        known_names: Field names that errors may show. Any other name may be a misplaced API key.
     """
     try:
         content = read_regular_file(file, MAX_FILE_BYTES)
@@ -144,7 +145,7 @@ def read_document(file: Path, known_names: frozenset[str]) -> Document:
         line = text.count("\n", 0, forbidden.start()) + 1
         character = "a NUL" if forbidden.group() == "\0" else f"the control character U+{ord(forbidden.group()):04X}"
         return _refused(file, line, f"holds {character}, which YAML does not allow: remove it")
-    # The parser in C takes a third of the time, but does not say as well what is wrong, and is not in every build.
+    # The C parser takes a third of the time, but its errors are less precise, and some builds lack it.
     builder = _TreeBuilder(file, text, known_names, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     root = builder.build()
     if builder.is_invalid:
@@ -163,7 +164,7 @@ class _StopReading(Exception):  # noqa: N818 (not an error: the fault is already
 
 @dataclass(slots=True)
 class _Frame:
-    """A list or mapping that is still open."""
+    """A list or mapping that is still being read."""
 
     line: int
     is_mapping: bool
@@ -177,7 +178,7 @@ class _Frame:
 
 
 class _TreeBuilder:
-    """Builds the tree of one text and collects its faults; `is_invalid` says that *loader* cannot parse the text."""
+    """Builds the tree of one text and collects its errors. `is_invalid` is true if *loader* cannot parse the text."""
 
     def __init__(self, file: Path, text: str, known_names: frozenset[str], loader: Any) -> None:
         self._file = file
@@ -193,7 +194,7 @@ class _TreeBuilder:
         self.faults: list[ConfigFault] = []
 
     def build(self) -> Mapping | None:
-        """Parse the text; return the root if it is a mapping and the text could be read to its end."""
+        """Parse the text. Return the root if it is a mapping and the whole text could be read."""
         try:
             self._read_events()
         except _StopReading:
@@ -204,7 +205,7 @@ class _TreeBuilder:
             return None
         except (ValueError, OverflowError):
             self.is_invalid = True
-            # PyYAML converts the number of an escape or a %YAML directive without checking its size.
+            # PyYAML converts numbers in escapes and %YAML directives without checking their size.
             self._fault(0, "is not valid YAML: an escape or a directive holds a number out of range")
             return None
         if isinstance(self._root, Mapping):
@@ -259,7 +260,7 @@ class _TreeBuilder:
 
     def _open(self, event: yaml.CollectionStartEvent, line: int) -> None:
         if len(self._stack) == MAX_DEPTH:
-            self._stack.clear()  # a path that long would not help in the fault
+            self._stack.clear()  # a path that long would not help in the error
             self._stop(line, f"lists and mappings are nested more than {MAX_DEPTH} deep")
         self._grow(1, line)
         self._stack.append(
@@ -322,7 +323,7 @@ class _TreeBuilder:
             self._stop(line, f"there are more than {MAX_NODES:,} values, aliases written out")
 
     def _path(self, *last: str) -> str:
-        """Return the path of the value being read, with `?` for names that may not be shown."""
+        """Return the path of the value being read, with `?` for names that must not be shown."""
         path = ""
         for frame in self._stack:
             if not frame.is_mapping:
@@ -344,7 +345,8 @@ class _TreeBuilder:
         problem = error.problem or ""
         mark = error.problem_mark
         if problem.startswith("found unexpected end of stream"):
-            mark = error.context_mark or mark  # the beginning of the text; the problem is at the end of the file
+            # where the unfinished token starts; the problem mark is at the end of the file
+            mark = error.context_mark or mark
         message = next((text for start, text in _SYNTAX_PROBLEMS if problem.startswith(start)), "it cannot be parsed")
         if mark is not None and self._breaks_reference(mark.index):
             message = _QUOTE_REFERENCE
@@ -352,7 +354,7 @@ class _TreeBuilder:
         self._fault(mark.line + 1 if mark is not None else 0, f"is not valid YAML: {message}", path="")
 
     def _breaks_reference(self, index: int) -> bool:
-        """Return whether the syntax error at *index* is inside a `${ ... }` on that line."""
+        """Return True if the syntax error at *index* is inside a `${ ... }` on its line."""
         before = self._text[self._text.rfind("\n", 0, index) + 1 : index]
         at_brace = self._text[index : index + 1] == "{" and before.rstrip().endswith("$")
         return at_brace or before.rfind("${") > before.rfind("}")

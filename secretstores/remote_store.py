@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from runtimeconf.secret_stores import SecretError
 
-#: The seconds after which a server counts as down.
+#: Seconds after which a server is considered down.
 LIMIT_S: Final = 8.0
 
 #: The directory where Kubernetes mounts a pod's service account: token, certificate authorities and namespace.

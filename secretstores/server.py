@@ -1,4 +1,4 @@
-"""Requests to a server that stores secrets: Vault and the Kubernetes API."""
+"""HTTP requests to a server that stores secrets: Vault or the Kubernetes API."""
 
 import ssl
 from collections.abc import Iterator, Mapping
@@ -22,8 +22,8 @@ class SecretServer:
     """
     The server at *address*, with a certificate from *ca_file*, or by default from the system's authorities.
 
-    *names* are the names of its address and its authorities in errors. *reasons* are the meanings of its response
-    statuses.
+    *names* are the names of the address and of the certificate authorities in errors. *reasons* maps response statuses
+    to their meanings.
     """
 
     address: str

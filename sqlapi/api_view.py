@@ -1,4 +1,4 @@
-"""The base of the views, and how they write JSON and CSV. Views leave errors to the one exception handler."""
+"""The base class of the views, and their JSON and CSV output. Views leave errors to the common exception handler."""
 
 import csv
 import io
@@ -33,10 +33,10 @@ _NEGOTIATOR = DefaultContentNegotiation()
 
 class ApiView(APIView):
     """
-    The base of every view. It authenticates the caller before it looks at anything else in the request.
+    The base class of every view. It authenticates the caller before it reads anything else in the request.
 
-    Views require a key unless they declare otherwise, regardless of the settings of a project. DRF neither negotiates
-    nor parses: this package reads bodies and Accept itself, after authentication.
+    Views require a key unless they declare otherwise, regardless of a project's settings. DRF does no negotiation or
+    parsing, because this package reads bodies and `Accept` itself after authentication.
     """
 
     authentication_classes = [ApiKeyAuthentication]
@@ -44,38 +44,39 @@ class ApiView(APIView):
     http_method_names = ["get", "head", "post"]
     renderer_classes = []
     parser_classes = []
-    #: What the caller's `requests_per_minute` leaves; None without such a limit.
+    #: What is left of the caller's `requests_per_minute`; None without such a limit.
     allowance: Allowance | None = None
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """Return DRF's request, with the most frequently used attributes copied from Django's."""
+        """Return DRF's request with the most frequently used attributes copied from Django's request."""
         self._authentication = ApiKeyAuthentication()
         authenticators = [self._authentication] if self.authentication_classes else []
         wrapped = Request(request, authenticators=authenticators, negotiator=_NEGOTIATOR)
-        # No parser needs it, and DRF's default refers back to the request: only the garbage collector could free that
-        # cycle.
+        # No parser needs the context, and DRF's default refers back to the request, a cycle that only the garbage
+        # collector can free.
         wrapped.parser_context = {}
-        # Attribute lookup falls through to Django's request; cache the two that are used most.
+        # Attribute lookup falls through to Django's request, so cache the two attributes that are used most.
         wrapped.META, wrapped.method = request.META, request.method
         return wrapped
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], HttpResponse]:
-        """Return this package's exception handler, regardless of the settings of a project."""
+        """Return this package's exception handler, regardless of a project's settings."""
         return handle_view_exception
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Authenticate first: DRF would negotiate first and answer 406 instead of 401."""
-        if self.authentication_classes:  # An open view accepts any Host and requests from any page.
+        """Authenticate first. DRF would negotiate first and respond with 406 instead of 401."""
+        # A view without authentication accepts any Host and requests from any web page.
+        if self.authentication_classes:
             _check_sender(request, self._authentication.access)
         self.perform_authentication(request)
         self.check_permissions(request)
         self._count(request)
-        # Methods are case-sensitive (RFC 9110, 9.1); Django upper-cases them.
+        # Methods are case-sensitive (RFC 9110, 9.1), but Django converts them to upper case.
         if request.META["REQUEST_METHOD"] != request.method:
             self.http_method_not_allowed(request)
 
     def authenticate_again(self, request: Request) -> Principal:
-        """Return the caller after another authentication if a reload has changed the keys while the body arrived."""
+        """Return the caller, authenticated again if a reload has changed the keys while the body arrived."""
         if get_access() is not self._authentication.access:
             del self._authentication.access
             del request._user  # type: ignore[attr-defined]  # noqa: SLF001 (DRF authenticates when its user is asked for)
@@ -88,7 +89,7 @@ class ApiView(APIView):
         Count the request of a key with `requests_per_minute`.
 
         Raises:
-            RateLimitError: It is one too many.
+            RateLimitError: The request exceeds the limit.
         """
         caller = request.user
         if isinstance(caller, Principal) and caller.limits.requests_per_minute is not None:
@@ -97,7 +98,7 @@ class ApiView(APIView):
                 raise RateLimitError(self.allowance.limit, self.allowance.reset_s)
 
     def finalize_response(self, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
-        """Tell a key with a limit how much of it is left, with the fields of the IETF draft on RateLimit headers."""
+        """Add the RateLimit headers of the IETF draft if the key has a limit."""
         response = super().finalize_response(*args, **kwargs)
         if self.allowance is not None:
             response["RateLimit-Limit"] = str(self.allowance.limit)
@@ -107,7 +108,7 @@ class ApiView(APIView):
 
     @property
     def default_response_headers(self) -> dict[str, str]:
-        """No headers: `Allow` is sent only with a 405."""
+        """No headers, because `Allow` is sent only with a 405."""
         return {}
 
     def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
@@ -121,7 +122,7 @@ class ApiView(APIView):
 
 
 class UnknownView(ApiView):
-    """Every path that is not a route, with any method."""
+    """Handles every path that is not a route, with any method."""
 
     def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
         """
@@ -139,11 +140,11 @@ def _check_sender(request: Request, access: Access) -> None:
 
     Raises:
         InvalidHostError, CrossSiteRequestError: See `sqlapi.hosts`.
-        ConfigError: Other machines reach this process, authentication is off, and the YAML does not say so.
+        ConfigError: Other machines can reach this process without a key, and the configuration does not allow it.
     """
     auth_on = access.key_set is not None
     environ = request.META
-    # Django's test client sends no Host: fall back to the server's name, as `HttpRequest.get_host` does.
+    # Django's test client sends no Host, so fall back to the server's name, as `HttpRequest.get_host` does.
     sent = environ.get("HTTP_HOST", environ["SERVER_NAME"])
     config = get_config()
     host = check_host(sent, config.http.allowed_hosts, auth_on=auth_on)
@@ -157,7 +158,7 @@ def caller_of(request: Request) -> Principal:
     Return the caller of an authenticated request.
 
     Raises:
-        AccessNotBuiltError: A view without authentication asks for it.
+        AccessNotBuiltError: The view has no authentication.
     """
     caller = authentication.caller_of(request)
     if caller is None:
@@ -166,7 +167,7 @@ def caller_of(request: Request) -> Principal:
 
 
 def table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> HttpResponse:
-    """Return *rows* as JSON, or with `?format=csv` their *columns* as CSV."""
+    """Return *rows* as JSON, or their *columns* as CSV with `?format=csv`."""
     if FORMAT.read(request.META) != "csv":
         return json_response(rows)
     text = io.StringIO()

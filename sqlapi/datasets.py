@@ -1,4 +1,4 @@
-"""The views of datasets, their refreshes, and the catalog."""
+"""The views for datasets, refreshes and the catalog."""
 
 from dataclasses import asdict, fields, replace
 from typing import TypeVar
@@ -21,10 +21,10 @@ from sqlapi.request_bodies import read_refresh_request
 
 CATALOG = {"from": "runtime", "name": "runtime"}
 
-#: The fields of a dataset, in the order of the CSV.
+#: The fields of a dataset in CSV order.
 DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState))
 
-#: Instead of an error that may quote a value.
+#: Replaces an error message that might quote a value.
 _NOT_SHOWN = "The refresh failed."
 
 _Figures = TypeVar("_Figures", DatasetState, RefreshRun)
@@ -34,10 +34,10 @@ RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
 
 
 class DatasetsView(ApiView):
-    """`/v1/datasets`: the datasets, their sources and their freshness."""
+    """`/v1/datasets`: the datasets, with their sources and freshness."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List the datasets in the order of the YAML."""
+        """List the datasets in configuration order."""
         caller = caller_of(request)
         states = [state for state in get_datasets().datasets() if caller.may_name(state.name)]
         shown = [_without_figures(state) if caller.rule_of(state.name) else state for state in states]
@@ -49,7 +49,7 @@ class RefreshView(ApiView):
     """`/v1/datasets/{name}/acceleration/refresh`: start a refresh, or list recent ones."""
 
     def get(self, request: Request, name: str) -> HttpResponse:
-        """List recent runs, newest first."""
+        """List recent refresh runs, newest first."""
         caller = caller_of(request)
         if not caller.may_name(name):
             raise UnknownDatasetError(name)
@@ -58,7 +58,7 @@ class RefreshView(ApiView):
         return table(request, [asdict(run) for run in shown], RUN_COLUMNS)
 
     def post(self, request: Request, name: str) -> HttpResponse:
-        """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
+        """Start a refresh. A `refresh_sql` in the request is checked before the response 201 is sent."""
         caller = caller_of(request)
         caller.require("refresh")
         JSON_FORMAT.read(request.META)
@@ -71,7 +71,7 @@ class RefreshView(ApiView):
         dataset = _declared(control, name)
         sql = None
         if asked.refresh_sql is not None:
-            # It would decide what the rules apply to, and those of a dataset may read another one.
+            # The SQL would decide which rows the rules apply to, and the rules of one dataset may read another dataset.
             if caller.rules:
                 raise StatementNotAllowedError(
                     "A key with rules for rows, columns or masks may not choose a refresh_sql."
@@ -83,22 +83,22 @@ class RefreshView(ApiView):
             sql,
             mode=asked.refresh_mode,
             jitter_max_s=asked.refresh_jitter_max_s,
-            caller=caller.name or caller.fingerprint,  # The fingerprint of a key differs from node to node.
+            caller=caller.name or caller.fingerprint,  # A key's fingerprint differs between nodes.
         )
         message = f"Dataset refresh triggered for {dataset.name}."
         return json_response({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
 
 
 class CatalogsView(ApiView):
-    """`/v1/catalogs`: the one catalog that statements can see."""
+    """`/v1/catalogs`: the only catalog that statements can see."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List it."""
+        """List the catalog."""
         return table(request, [CATALOG], tuple(CATALOG))
 
 
 def _without_figures(one: _Figures) -> _Figures:
-    """Return *one* without what depends on rows that the caller's key may not see."""
+    """Return *one* without the values that depend on rows that the caller must not see."""
     shown = replace(one, rows=None, bytes=None, error=None if one.error is None else _NOT_SHOWN)
     return replace(shown, snapshot=None) if isinstance(shown, DatasetState) else shown
 

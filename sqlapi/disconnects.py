@@ -1,9 +1,9 @@
 """
-Detect clients that disconnect while their statement runs.
+Detects clients that disconnect while their statement runs.
 
-A server that waits for the first bytes of an answer does not read from the connection, and so does not notice. Instead
-one thread per process polls the sockets of all running statements; under gevent it is a greenlet. It is not created
-when this module is imported, because gevent replaces threads and locks later.
+A server that waits for the first bytes of a response does not read from the connection, so it does not notice a
+disconnect. Instead, one thread per process (a greenlet under gevent) polls the sockets of all running statements. It is
+not created when this module is imported, because gevent replaces threads and locks later.
 """
 
 import os
@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Seconds between polls. A statement must stop within 2 s of its client's disconnect.
+#: Seconds between polls. A statement must stop within 2 s after its client disconnects.
 _INTERVAL_S = 0.25
-# The peer has closed or shut down its side; the two cannot be told apart until we write.
+# The peer has closed or shut down its side. The two cannot be distinguished before we write.
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
 
 
@@ -33,14 +33,14 @@ class Watch:
 
     def report(self) -> None:
         """Record that the client has disconnected, unless the watch was stopped."""
-        # The statement may have ended since the poll, and its descriptor may belong to another connection now. Removing
-        # the watch is atomic: only the thread that removes it may report.
+        # The statement may have ended since the poll, and its descriptor may now belong to another connection. Removing
+        # the watch is atomic, and only the thread that removes it may report.
         if self._watches.pop(self, None) is not None:
             self.gone = True
             self._on_gone()
 
     def stop(self) -> None:
-        """Stop watching. Repeated calls are harmless; a report under way is not interrupted."""
+        """Stop watching. Repeated calls are harmless. A report in progress is not interrupted."""
         self._watches.pop(self, None)
 
 
@@ -49,13 +49,13 @@ class DisconnectWatcher:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watches: dict[Watch, int] = {}  # with their descriptors
+        self._watches: dict[Watch, int] = {}  # with their file descriptors
         self._thread: threading.Thread | None = None
         self._sleeps = True
 
     def watch(self, connection: socket.socket | None, on_gone: Callable[[], None]) -> Watch:
         """
-        Call *on_gone*, from another thread, when the client of *connection* disconnects. The caller stops the watch.
+        Call *on_gone* from another thread when the client of *connection* disconnects. The caller must stop the watch.
 
         Without a connection (a test client) the watch never reports.
         """
@@ -64,8 +64,8 @@ class DisconnectWatcher:
             return Watch({}, on_gone)
         watch = Watch(self._watches, on_gone)
         self._watches[watch] = descriptor
-        # Only the first connection wakes the thread; it sees later ones at its next poll, which saves each short
-        # statement a lock and a thread switch. The thread sets `_sleeps` before it checks whether it may sleep.
+        # Only the first connection wakes the thread. It sees later connections at its next poll, which saves a lock and
+        # a thread switch for each short statement. The thread sets `_sleeps` before it checks whether it may sleep.
         if self._sleeps:
             with self._changed:
                 if self._thread is None:
@@ -94,7 +94,7 @@ class DisconnectWatcher:
 
 
 def _native_poll() -> Any:
-    """Return the system's `select.poll`: gevent's own would wait, and does not support POLLRDHUP."""
+    """Return the system's `select.poll`, because gevent's version would wait and does not support POLLRDHUP."""
     monkey = sys.modules.get("gevent.monkey")
     return select.poll() if monkey is None else monkey.get_original("select", "poll")()
 
@@ -103,10 +103,11 @@ _watchers: dict[int, DisconnectWatcher] = {}
 
 
 def watch(environ: Mapping[str, Any], on_gone: Callable[[], None]) -> Watch:
-    """Watch the connection of a request with the watcher of this process: a fork inherits no thread of its parent."""
+    """Watch the connection of a request with this process's own watcher, because a fork does not inherit threads."""
     process = os.getpid()
     watcher = _watchers.get(process)
     if watcher is None:
-        watcher = _watchers.setdefault(process, DisconnectWatcher())  # Atomic: all threads get the same one.
+        # This is atomic, so all threads get the same watcher.
+        watcher = _watchers.setdefault(process, DisconnectWatcher())
     # Servers store the socket under different names.
     return watcher.watch(environ.get("runtime.socket") or environ.get("gunicorn.socket"), on_gone)

@@ -1,7 +1,7 @@
 """
-The one table that maps the errors of all rooms to HTTP statuses.
+The table that maps the errors of all packages to HTTP statuses.
 
-A room raises its own errors and does not know HTTP. A test proves that every error class of every room has a row.
+Each package raises its own errors and knows nothing about HTTP. A test proves that every error class has a row.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from telemetry import errors as telemetry
 HIDDEN_DETAIL = "Internal error. Look up this request id in the server log."
 INTERNAL_CODE = "internal_error"
 
-#: The client has disconnected: only the access log shows this status.
+#: The status of a request whose client has disconnected. Only the access log shows it.
 CLIENT_CLOSED_REQUEST = 499
 
 #: Seconds until a client should retry when something is unavailable.
@@ -81,7 +81,7 @@ STATUSES: Mapping[type[Exception], int] = {
     api.AnswerCutError: 500,
 }
 
-#: Internal errors, whose messages may hold text that no caller wrote.
+#: Internal errors, whose messages may contain text that no caller wrote.
 _HIDDEN = (data.SourceError, data.SnapshotError, system.StateDirectoryError, auth.SaltError, conf.RuntimeConfError)
 
 
@@ -97,7 +97,7 @@ class Refusal:
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return what the caller sees of *error*; an error without a row is internal and reveals nothing."""
+    """Return the part of *error* that the caller sees. An error without a row is internal and reveals nothing."""
     status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
     if status is None or isinstance(error, _HIDDEN):
         return Refusal(status=status or 500, code=code_of(error), detail=HIDDEN_DETAIL, is_internal=True)
@@ -118,5 +118,5 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
         case query.EngineBusyError(retry_after_s=seconds) | query.RateLimitError(retry_after_s=seconds):
             return {"Retry-After": str(seconds)}
         case query.QueryCancelledError():
-            return {}  # Cancelled on purpose: clients must not retry by themselves.
+            return {}  # The statement was cancelled on purpose, so clients must not retry it automatically.
     return {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}

@@ -6,11 +6,11 @@ The errors of an HTTP request, before or after its statement runs.
     SqlApiError
     ├── RouteNotFoundError              no route has this path
     ├── QueryNotFoundError              the caller has no statement with this id
-    ├── HistoryDisabledError            the runtime remembers no statements
+    ├── HistoryDisabledError            the statement history is disabled
     ├── MethodNotAllowedError           the route exists for other methods
     ├── InvalidHostError                the Host header is malformed or not allowed
     ├── CrossSiteRequestError           a web page of another site sent the request
-    ├── NotAcceptableError              Accept names no available type
+    ├── NotAcceptableError              `Accept` names no available type
     ├── InvalidParameterError           a parameter of the query string is wrong
     ├── BodyError                       the body cannot be read or is invalid
     │   ├── LengthRequiredError         the server needs a Content-Length
@@ -19,10 +19,10 @@ The errors of an HTTP request, before or after its statement runs.
     │   ├── CharsetError                the declared charset is not UTF-8
     │   └── InvalidJsonError            the body is not valid JSON for the route
     ├── RequestTimeoutError             the request was not complete in time
-    ├── ClientGoneError                 the client disconnected before its answer began
-    └── AnswerCutError                  the answer was truncated after it began
+    ├── ClientGoneError                 the client disconnected before its response began
+    └── AnswerCutError                  the response was truncated after it began
 
-`sqlapi.error_table` maps them to statuses. This module needs no framework.
+`sqlapi.error_table` maps these errors to statuses. This module imports no framework.
 """
 
 import errno
@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 
 class SqlApiError(Exception):
-    """Base of this room's errors. `str()` is a sentence for the caller, by default `detail`; `code` is public."""
+    """Base of this package's errors. `str()` is a sentence for the caller (`detail` by default). `code` is public."""
 
     code = "request_error"
     detail = ""
@@ -54,7 +54,7 @@ class QueryNotFoundError(SqlApiError):
 
 
 class HistoryDisabledError(SqlApiError):
-    """The runtime remembers no statements."""
+    """The statement history is disabled."""
 
     code = "history_disabled"
     detail = "The history is off: runtime.history.enabled is false."
@@ -85,7 +85,7 @@ class CrossSiteRequestError(SqlApiError):
 
 
 class NotAcceptableError(SqlApiError):
-    """Accept names no available type."""
+    """`Accept` names no available type."""
 
     code = "not_acceptable"
 
@@ -106,7 +106,7 @@ class BodyError(SqlApiError):
 
 
 class LengthRequiredError(BodyError):
-    """The body is chunked, and the server does not decode that."""
+    """The body is chunked, which this server does not decode."""
 
     code = "length_required"
     detail = "This server does not support chunked bodies: send Content-Length."
@@ -143,14 +143,14 @@ class InvalidJsonError(BodyError):
 
 
 class RequestTimeoutError(SqlApiError):
-    """The head or body of the request was not complete within the server's time limit."""
+    """The request headers or body did not arrive within the server's time limit."""
 
     code = "request_timeout"
     detail = "The request took too long to arrive: send headers and body without long pauses."
 
 
 class ClientGoneError(SqlApiError):
-    """The client disconnected before its answer began; the statement was stopped."""
+    """The client disconnected before its response began, so the statement was stopped."""
 
     code = "client_closed_request"
     detail = "The client closed the connection, and the statement was stopped."
@@ -158,11 +158,11 @@ class ClientGoneError(SqlApiError):
 
 class AnswerCutError(SqlApiError, ConnectionResetError):
     """
-    The answer was truncated after it began.
+    The response was truncated after it began.
 
-    The iterator of the body raises it, as the error that WSGI servers expect of a lost connection. The server must then
-    end the connection so that the answer cannot look complete: without the last chunk, or with a reset if the end of
-    the connection marks the end of the answer.
+    The body iterator raises it, because WSGI servers expect this error for a lost connection. The server must then
+    close the connection so that the response cannot look complete: without the last chunk, or with a reset if the end
+    of the connection marks the end of the response.
     """
 
     code = "answer_cut"
@@ -170,4 +170,4 @@ class AnswerCutError(SqlApiError, ConnectionResetError):
 
     def __init__(self) -> None:
         super().__init__()
-        self.errno = errno.ECONNRESET  # gunicorn logs a traceback for others.
+        self.errno = errno.ECONNRESET  # gunicorn logs a traceback for any other errno.

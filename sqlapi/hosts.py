@@ -1,9 +1,9 @@
 """
-Checks of `Host`, `Origin` and `Sec-Fetch-Site`.
+Checks `Host`, `Origin` and `Sec-Fetch-Site`.
 
-A page of another site can make a browser send requests here: through a name that resolves to 127.0.0.1 (DNS rebinding;
-the Host header shows the name), or directly (Origin and Sec-Fetch-Site show the site). With authentication on, such a
-request lacks the key.
+A web page on another site can make a browser send requests here in two ways: through a name that resolves to 127.0.0.1
+(DNS rebinding, which the Host header reveals), or directly (which Origin and Sec-Fetch-Site reveal). If authentication
+is on, such requests lack the key.
 """
 
 import ipaddress
@@ -23,7 +23,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A host in lower case, or an IPv6 address in brackets and its shortest form; `port` is None if absent."""
+    """A host in lower case, or an IPv6 address in brackets in its shortest form. `port` is None if absent."""
 
     host: str
     port: int | None
@@ -50,11 +50,11 @@ def check_host(host: str, allowed_hosts: tuple[str, ...] | None, *, auth_on: boo
     """
     Return the host of a request if it is well-formed and allowed.
 
-    *allowed_hosts* is the list of the YAML. An item without a port allows every port, and `*` every host. None allows
-    any host while authentication is on, and Django's ALLOWED_HOSTS while it is off.
+    *allowed_hosts* is the configured list. An item without a port allows every port, and `*` allows every host. None
+    allows any host while authentication is on, and Django's ALLOWED_HOSTS while it is off.
 
     Raises:
-        InvalidHostError: It is missing, malformed or not allowed.
+        InvalidHostError: The host is missing, malformed or not allowed.
     """
     authority = parse_authority(host)
     if authority is None:
@@ -71,10 +71,10 @@ def check_host(host: str, allowed_hosts: tuple[str, ...] | None, *, auth_on: boo
 
 def check_same_site(host: Authority, origin: str | None, fetch_site: str | None) -> None:
     """
-    Refuse the requests of pages of another origin. Only browsers send these headers.
+    Refuse requests from web pages of another origin. Only browsers send these headers.
 
     Raises:
-        CrossSiteRequestError: `Sec-Fetch-Site` is other than `same-origin` or `none`, or `Origin` is not this host.
+        CrossSiteRequestError: `Sec-Fetch-Site` is neither `same-origin` nor `none`, or `Origin` is not this host.
     """
     if fetch_site is not None and fetch_site not in {"same-origin", "none"}:
         raise CrossSiteRequestError
@@ -82,7 +82,7 @@ def check_same_site(host: Authority, origin: str | None, fetch_site: str | None)
         return
     scheme, _, rest = origin.lower().partition("://")
     sender = parse_authority(rest)
-    # A proxy may terminate TLS, so the scheme of the request is unknown; only the port that Origin implies is checked.
+    # A proxy may terminate TLS, so the scheme of the request is unknown. Only the port that Origin implies is checked.
     port = _DEFAULT_PORTS.get(scheme)
     if sender is None or port is None or (sender.host, sender.port or port) != (host.host, host.port or port):
         raise CrossSiteRequestError

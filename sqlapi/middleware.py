@@ -1,4 +1,4 @@
-"""The middleware, outermost first: request ids and common headers, then the access log and the count of requests."""
+"""The middleware, outermost first: request ids and common headers, then the access log and request counts."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ from telemetry.trace_context import Trace, log_fields
 
 logger = logging.getLogger("sqlapi.access")
 
-#: The methods that a span names. A caller may send any other text.
+#: The methods that a span can name. A caller may send any other text as the method.
 _METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
@@ -33,13 +33,14 @@ class RequestIdMiddleware:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer one request."""
+        """Handle one request."""
         environ = request.META
         environ.setdefault(REQUEST_ID, accepted_id(environ.get("HTTP_X_REQUEST_ID")) or new_id())
-        # A server joins repeated headers with a comma, so they are malformed.
+        # Servers join repeated headers with a comma, so a repeated header is malformed.
         environ[TRACE] = spans.begin([environ["HTTP_TRACEPARENT"]] if "HTTP_TRACEPARENT" in environ else [])
         if not request.path_info.startswith("/"):
-            # Django would answer a target without a path (`OPTIONS *`) with its own 404; make it an unknown path.
+            # Django would answer a target without a path (`OPTIONS *`) with its own 404, so turn the target into an
+            # unknown path.
             request.path_info = f"//{request.path_info}"
         response = self._get_response(request)
         response["X-Request-Id"] = environ[REQUEST_ID]
@@ -56,16 +57,17 @@ class RequestIdMiddleware:
 
 class AccessLogMiddleware:
     """
-    Logs each request, at once or when its streamed answer ends. No line holds the path or query string as sent.
+    Logs each request, immediately or when its streamed response ends.
 
-    For this line and that of a failed authentication, REMOTE_ADDR becomes the address of the client behind a proxy.
+    No line contains the path or query string as sent. REMOTE_ADDR becomes the address of the client behind a proxy, for
+    this line and for the audit log.
     """
 
     def __init__(self, get_response: GetResponse) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer one request."""
+        """Handle one request."""
         began = time.monotonic()
         if forwarded_for := request.META.get("HTTP_X_FORWARDED_FOR"):
             trusted_proxies = get_config().http.trusted_proxies
@@ -105,9 +107,9 @@ class AccessLogMiddleware:
 
 def refuse(peer: str, status: int, code: str, detail: str) -> bytes:
     """
-    Log and count a request that the HTTP server refuses. Return the response, for a connection that then closes.
+    Log and count a request that the HTTP server refuses. Return the response; the connection then closes.
 
-    Only the peer is logged, nothing else of the request: a malformed header may hold a key.
+    Only the peer of the request is logged, because a malformed header may contain a key.
     """
     response = problem(Refusal(status=status, code=code, detail=detail))
     telemetry.state.count_request(UNKNOWN, status, 0.0)
@@ -118,7 +120,7 @@ def refuse(peer: str, status: int, code: str, detail: str) -> bytes:
 
 
 def _send_span(trace: Trace | None, fields: Mapping[str, Any], duration_s: float) -> None:
-    """Send the span of a request with these *fields* of its log line."""
+    """Send the span of a request whose log line has these *fields*."""
     method = fields["method"] if fields["method"] in _METHODS else None
     attributes = {
         "http.request.method": method or "_OTHER",
@@ -129,7 +131,7 @@ def _send_span(trace: Trace | None, fields: Mapping[str, Any], duration_s: float
         "querykeep.request_id": fields["request_id"],
         "querykeep.query_id": fields["query_id"],
     }
-    # By the conventions of OpenTelemetry, an error of the caller is not an error of the server.
+    # By OpenTelemetry conventions, a client error is not an error of the server span.
     error = str(fields["status"]) if fields["status"] >= 500 else ""
     if not fields["complete"]:
         error = "incomplete"

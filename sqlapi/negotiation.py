@@ -1,11 +1,11 @@
 """
-What a request asks for: the format and the size of a response, and the use of the results cache.
+What a request asks for: the response format, the number of rows, and the use of the results cache.
 
-`Accept` (RFC 9110, 12.5.1), `Cache-Control` and the query string say it. Routes read only the parameters of query
-strings that are declared here.
+These come from `Accept` (RFC 9110, 12.5.1), `Cache-Control` and the query string. Routes read only the query parameters
+that are declared here.
 
-Django's `HttpRequest.get_preferred_type` drops ranges with `q=0`, so `text/csv;q=0, */*` would still give CSV, and it
-compares parameters, so `application/json; charset=utf-8` would be refused. DRF ignores q-values.
+Django's `HttpRequest.get_preferred_type` drops ranges with `q=0`, so `text/csv;q=0, */*` would still select CSV. It
+also compares parameters, so `application/json; charset=utf-8` would be refused. DRF ignores q-values.
 """
 
 import re
@@ -20,7 +20,7 @@ from sqlapi.errors import InvalidParameterError, NotAcceptableError
 
 _T = TypeVar("_T")
 
-# Media types (RFC 9110, 8.3.1). Malformed input is ignored, not an error.
+# Media types (RFC 9110, 8.3.1). Malformed input is ignored and is not an error.
 _TCHARS = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _PARAMETER = re.compile(rf"[ \t]*;[ \t]*(?:({_TCHARS})=({_TCHARS}|{_QUOTED}))?", re.DOTALL)
@@ -34,7 +34,7 @@ _NO_AGE = re.compile(r'max-age=("?)0+\1')
 _MAX_PARAMETERS = 100
 _NUMBER = re.compile("[0-9]{1,4}", re.ASCII)
 
-#: How many rows of history or statistics a request gets.
+#: The default number of history or statistics rows in a response.
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 
@@ -43,7 +43,7 @@ def parse_media_type(text: str) -> tuple[str, dict[str, str]] | None:
     """
     Return the type and its parameters, with type and names in lower case; None if *text* is not a media type.
 
-    The first of several parameters with one name counts.
+    If a parameter is repeated, the first one counts.
     """
     found = _MEDIA_TYPE.match(text)
     if found is None:
@@ -69,7 +69,7 @@ def split_list(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A format of an answer: `media_type` is matched with Accept, `content_type` is sent."""
+    """A response format. `media_type` is matched with `Accept`; `content_type` is sent."""
 
     media_type: str
     encoding: Encoding
@@ -83,7 +83,7 @@ OFFERS = (
     Offer("text/csv", "csv", "text/csv; charset=utf-8"),
     Offer("application/vnd.apache.arrow.stream", "arrow", "application/vnd.apache.arrow.stream"),
     Offer("application/vnd.spiceai.sql.v1+json", "vnd", "application/vnd.spiceai.sql.v1+json"),
-    # None of the names is registered; each is common.
+    # None of these names is registered, but all are in common use.
     Offer("application/x-ndjson", "ndjson", "application/x-ndjson"),
     Offer("application/jsonl", "ndjson", "application/jsonl"),
     Offer("application/ndjson", "ndjson", "application/ndjson"),
@@ -102,11 +102,11 @@ NAMED: Mapping[str, Offer] = {
 @lru_cache(maxsize=64)
 def choose(accept: str | None, format_: str | None = None) -> Offer:
     """
-    Return the best offer for an Accept header; the first one without a header or without a well-formed range in it.
+    Return the best offer for an `Accept` header, or the first offer if there is no well-formed range.
 
-    *format_*, the value of `?format=`, overrides the header.
-    The quality of an offer is that of the most specific range that covers it; parameters other than `q` are ignored.
-    Among offers of equal quality the one with the more specific range wins, then the one named first, then our order.
+    *format_*, the value of `?format=`, overrides the header. An offer has the quality of the most specific range that
+    covers it. Parameters other than `q` are ignored. Among offers of equal quality the one with the more specific range
+    wins, then the one named first, then our order.
 
     Raises:
         NotAcceptableError: No range covers an offer with a quality above 0.
@@ -139,10 +139,10 @@ def _ranges(accept: str) -> Iterator[tuple[str, float]]:
 
 def cache_use(header: str | None) -> CacheUse:
     """
-    Return how a request with this `Cache-Control` (RFC 9111, 5.2.1) uses the results cache: by default in full.
+    Return how a request with this `Cache-Control` (RFC 9111, 5.2.1) uses the results cache.
 
-    `no-store` neither reads nor writes it. `no-cache` and `max-age=0` run the statement and store its result. Other
-    directives are about stale copies, which this cache does not have.
+    By default, the cache is read and written. `no-store` does neither. `no-cache` and `max-age=0` run the statement and
+    store its result. Other directives concern stale entries, which this cache does not have.
     """
     if not header:
         return "use"
@@ -155,12 +155,12 @@ def cache_use(header: str | None) -> CacheUse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryParameter(Generic[_T]):
     """
-    A parameter, which `openapi.json` describes for each operation that reads it.
+    A query parameter, which `openapi.json` describes for each operation that reads it.
 
     Args:
-        name: Its name.
-        parse: Turns its text into a value, or raises ValueError.
-        refusal: The sentence for a caller that sends it twice or with a bad value.
+        name: The name of the parameter.
+        parse: Converts the text to a value, or raises ValueError.
+        refusal: The error message for a parameter that is repeated or has an invalid value.
     """
 
     name: str
@@ -169,10 +169,11 @@ class QueryParameter(Generic[_T]):
 
     def read(self, environ: Mapping[str, Any]) -> _T | None:
         """
-        Return its value in the query string of a request, or None if it is absent.
+        Return the parameter's value in the query string of a request; None if it is absent.
 
         Raises:
-            InvalidParameterError: It occurs twice, its value is bad, or there are too many parameters of any name.
+            InvalidParameterError: The parameter is repeated, its value is invalid, or the query string has too many
+                parameters.
         """
         query_string = environ.get("QUERY_STRING")
         if not query_string:
@@ -194,21 +195,21 @@ def _choice(*names: str) -> Callable[[str], str]:
     return lambda text: names[names.index(text)]
 
 
-#: Of the route that runs a statement.
+#: For the route that runs a statement.
 SQL_FORMAT = QueryParameter(
     name="format",
     parse=_choice(*NAMED),
     refusal=f"The parameter format is one of {', '.join(NAMED)}.",
 )
 
-#: Of routes that answer with a list.
+#: For routes that return a list.
 FORMAT = QueryParameter(
     name="format",
     parse=_choice("json", "csv"),
     refusal="The parameter format is json or csv.",
 )
 
-#: Of routes that answer with a single object.
+#: For routes that return a single object.
 JSON_FORMAT = QueryParameter(
     name="format",
     parse=_choice("json"),
@@ -222,7 +223,7 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-#: Of the routes for history and statistics.
+#: For the history and statistics routes.
 LIMIT = QueryParameter(
     name="limit",
     parse=_limit,

@@ -22,10 +22,10 @@ CONTENT_TYPE = "application/problem+json"
 #: The headers of every response.
 COMMON_HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
-#: The keys of the WSGI environ that hold the ids of request and query. A server may set the first one.
+#: The WSGI environ keys of the request id and query id. The server may set the request id.
 REQUEST_ID = "runtime.request_id"
 QUERY_ID = "runtime.query_id"
-#: The key of its trace, a `Trace` or None.
+#: The environ key of the request's trace, a `Trace` or None.
 TRACE = "runtime.trace"
 
 
@@ -35,7 +35,7 @@ def title(status: int) -> str:
 
 
 def problem(refusal: Refusal, request_id: str = "") -> HttpResponse:
-    """Return the response to a request with the id *request_id*; an empty one makes a new id."""
+    """Return the response to the request *request_id*. An empty id is replaced by a new one."""
     request_id = request_id or new_id()
     document = {
         "type": "about:blank",
@@ -50,14 +50,18 @@ def problem(refusal: Refusal, request_id: str = "") -> HttpResponse:
 
 
 def as_http11(response: HttpResponse) -> bytes:
-    """Return *response* as bytes, for a server that then closes the connection."""
+    """Return *response* as bytes for a server that then closes the connection."""
     response["Date"], response["Connection"] = formatdate(usegmt=True), "close"
     response["Content-Length"] = str(len(response.content))
     return f"HTTP/1.1 {response.status_code} {response.reason_phrase}\r\n".encode("ascii") + response.serialize()
 
 
 def handle_view_exception(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """Answer an exception of a view: DRF's `EXCEPTION_HANDLER`. An internal error is logged with its traceback."""
+    """
+    Respond to an exception in a view, as DRF's `EXCEPTION_HANDLER`.
+
+    Internal errors are logged with their traceback.
+    """
     request: HttpRequest = context["request"]
     refusal = _unauthorized(error) if isinstance(error, NotAuthenticated | AuthenticationFailed) else refusal_of(error)
     if refusal.is_internal:
@@ -66,13 +70,13 @@ def handle_view_exception(error: Exception, context: dict[str, Any]) -> HttpResp
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django passes it)
-    """Answer a request that Django itself refuses: `handler400`."""
+    """Respond to a request that Django itself refuses (`handler400`)."""
     detail = "The request is not well-formed."
     return problem(Refusal(status=400, code="malformed_request", detail=detail), request.META.get(REQUEST_ID, ""))
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Answer a failure outside the views: `handler500`. Django calls it while it handles the exception."""
+    """Respond to a failure outside the views (`handler500`). Django calls this while it handles the exception."""
     _log_internal_error(request, sys.exception())
     return problem(Refusal(status=500, code=INTERNAL_CODE, detail=HIDDEN_DETAIL), request.META.get(REQUEST_ID, ""))
 

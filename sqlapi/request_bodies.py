@@ -1,9 +1,9 @@
 """
-The bodies of requests: read as bytes straight from the server's input, and parsed by routes.
+Reads request bodies as bytes directly from the server's input, and parses them for each route.
 
-Django and DRF read only Content-Length bytes, so a chunked body would be empty, and their parsers answer hostile JSON
-with a 500. No body is read before the caller is authenticated. JSON is strict and unambiguous: RFC 8259 without
-extensions, limited to I-JSON (RFC 7493).
+Django and DRF read only Content-Length bytes, so a chunked body would be empty, and their parsers respond to hostile
+JSON with a 500. No body is read before the caller is authenticated. JSON is strict and unambiguous: RFC 8259 without
+extensions, restricted to I-JSON (RFC 7493).
 """
 
 import errno
@@ -30,13 +30,13 @@ from sqlapi.errors import (
 )
 from sqlapi.negotiation import parse_media_type
 
-#: Key of the WSGI environ where `sqlapi.wsgi_handler` hides the Content-Type from Django.
+#: The WSGI environ key under which `sqlapi.wsgi_handler` hides the Content-Type from Django.
 CONTENT_TYPE = "runtime.content_type"
 
-#: The server skips an unread body up to this size and reuses the connection.
+#: The server skips unread bodies up to this size and reuses the connection.
 MAX_SKIPPED_BYTES = 64 * 1024
 
-#: How much of the incomplete bodies of one key a process holds.
+#: The limit on one key's incomplete bodies in the memory of a process.
 MAX_BYTES_OF_KEY = 64 * MIB
 
 _STATE = "runtime.body_state"
@@ -44,9 +44,9 @@ _BLOCK_BYTES = 64 * 1024
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
 _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
-#: A field of a form, or text that was encoded for one: no statement begins like this.
+#: A form field, or text encoded as a form. No statement begins like this.
 _FORM_FIELD = re.compile(r"\s*[A-Za-z_][\w.-]*(?:=|%[0-9A-Fa-f]{2})")
-#: Text that begins as a statement: no JSON does.
+#: Text that begins like a statement. No JSON begins like this.
 _SQL = re.compile(r"\s*(?:--|/\*|\(|[A-Za-z]+(?<!true)(?<!false)(?<!null)[\s(*])")
 _HOW_TO_SEND = (
     "Send the SQL itself as the body, with Content-Type: text/plain: curl --data-binary 'SELECT 1', or --data-binary "
@@ -58,14 +58,14 @@ Environ = MutableMapping[str, Any]
 
 
 class _Held:
-    """How many bytes of incomplete bodies this process holds for each key. Safe from any thread."""
+    """The bytes of incomplete bodies that this process holds for each key. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._bytes: dict[str, int] = {}
 
     def add(self, key: str, count: int, most: int) -> None:
-        """Count more bytes; raises EngineBusyError if there are more than *most* then."""
+        """Add *count* bytes. Raises EngineBusyError if the total then exceeds *most*."""
         with self._lock:
             held = self._bytes.get(key, 0) + count
             if held > most:
@@ -73,7 +73,7 @@ class _Held:
             self._bytes[key] = held
 
     def remove(self, key: str, count: int) -> None:
-        """Count fewer bytes: a body is complete, or given up."""
+        """Subtract *count* bytes of a body that is complete or was abandoned."""
         with self._lock:
             self._bytes[key] -= count
             if not self._bytes[key]:
@@ -85,18 +85,19 @@ _held = _Held()
 
 def read_body(environ: Environ, max_bytes: int, key: str = "") -> bytes:
     """
-    Read the whole body, with `Content-Length` or chunked.
+    Read the whole body, which is chunked or has a `Content-Length`.
 
-    The incomplete bodies of one *key*, a fingerprint, may take `MAX_BYTES_OF_KEY` in this process, and always two
-    bodies of *max_bytes*. Without a key there is nobody to protect.
+    *key* is a fingerprint. The incomplete bodies of one key may take `MAX_BYTES_OF_KEY` in this process, or two bodies
+    of *max_bytes* if that is more. There is no such limit without a key, because there are no other keys to protect.
 
     Raises:
-        EngineBusyError: The incomplete bodies of *key* take more.
-        ContentEncodingError: It is compressed, or in a transfer coding other than chunked.
-        BodyTooLargeError: It is longer than *max_bytes*. Nothing is read after a Content-Length or chunk size says so.
-        LengthRequiredError: It is chunked, which this server does not decode.
+        EngineBusyError: The incomplete bodies of *key* exceed the limit.
+        ContentEncodingError: The body is compressed, or has a transfer coding other than chunked.
+        BodyTooLargeError: The body is longer than *max_bytes*. Reading stops as soon as Content-Length or a chunk size
+            shows this.
+        LengthRequiredError: The body is chunked, which this server does not decode.
         BodyError: The length is malformed, or the body ends early or is badly framed.
-        RequestTimeoutError: It was not complete within the server's time limit.
+        RequestTimeoutError: The body did not arrive within the server's time limit.
     """
     coding = environ.get("HTTP_TRANSFER_ENCODING")
     if environ.get("HTTP_CONTENT_ENCODING", "").strip().lower() not in {"", "identity"}:
@@ -124,9 +125,9 @@ def read_body(environ: Environ, max_bytes: int, key: str = "") -> bytes:
 
 def must_close(environ: Mapping[str, Any]) -> bool:
     """
-    Return whether the server must close the connection after its response.
+    Return True if the server must close the connection after its response.
 
-    Unless the body was read, or is short enough for the server to skip, its rest would be parsed as the next request.
+    Otherwise the rest of a body that was not read, and is too long to skip, would be parsed as the next request.
     """
     state = environ.get(_STATE)
     if state == "read":
@@ -157,9 +158,9 @@ def _read_up_to(environ: Environ, count: int, max_bytes: int, key: str) -> bytes
     except TimeoutError as error:
         raise RequestTimeoutError from error
     except Exception as error:
-        if getattr(error, "errno", None) == errno.EMSGSIZE:  # The server has read the size of a chunk.
+        if getattr(error, "errno", None) == errno.EMSGSIZE:  # The server has read a chunk size beyond the limit.
             raise BodyTooLargeError(max_bytes) from error
-        # Servers raise different exceptions for a malformed chunk or a client that stopped sending.
+        # Servers raise different exceptions if a chunk is malformed or the client stops sending.
         raise BodyError("The body cannot be read: it is badly framed or ends early.") from error
     finally:
         if held:
@@ -169,7 +170,7 @@ def _read_up_to(environ: Environ, count: int, max_bytes: int, key: str) -> bytes
 
 def read_sql_request(environ: Environ, max_bytes: int, key: str = "") -> tuple[str, Parameters | None]:
     """
-    Return a statement and its parameters: JSON if the Content-Type is `application/json`, otherwise SQL text.
+    Return a statement and its parameters. The body is JSON if the Content-Type is `application/json`, otherwise SQL.
 
     Raises:
         BodyError: The body cannot be read, is too large, is not UTF-8, or is not valid JSON for this route.
@@ -185,9 +186,9 @@ def read_sql_request(environ: Environ, max_bytes: int, key: str = "") -> tuple[s
         except InvalidJsonError as error:
             if not _SQL.match(text):
                 raise
-            # HTTPie declares everything from standard input as JSON.
+            # HTTPie labels everything from standard input as JSON.
             raise InvalidJsonError(f"{error} {_HOW_TO_SEND}") from error
-    if text.lstrip().startswith("{"):  # No statement does.
+    if text.lstrip().startswith("{"):  # No statement begins with a brace.
         raise BodyError("The body looks like JSON: send it with Content-Type: application/json, or send the SQL alone.")
     if _FORM_FIELD.match(text) or (media_type == "multipart/form-data" and text.startswith("--")):
         raise BodyError(f"The body is a form. {_HOW_TO_SEND}")
@@ -205,7 +206,7 @@ def _statement(value: dict[str, Any]) -> tuple[str, Parameters | None]:
 
 @dataclass(frozen=True, slots=True)
 class RefreshRequest:
-    """The settings of one refresh that override those of the YAML; None keeps them."""
+    """Settings that override the configuration for one refresh. None means no override."""
 
     refresh_sql: str | None = None
     refresh_mode: RefreshMode | None = None
@@ -214,7 +215,7 @@ class RefreshRequest:
 
 def read_refresh_request(environ: Environ, max_bytes: int, key: str = "") -> RefreshRequest:
     """
-    Read the request, with any Content-Type. A missing body, null or a null field overrides nothing.
+    Read the request, with any Content-Type. A missing body, null, or a null field overrides nothing.
 
     Raises:
         BodyError: The body cannot be read, is too large, is not UTF-8, or is not valid JSON for this route.
@@ -242,7 +243,7 @@ def _seconds(value: object) -> float:
 
 
 def _text(environ: Environ, max_bytes: int, key: str) -> str:
-    """Return the body as text without a leading byte order mark."""
+    """Return the body as text, without a leading byte order mark."""
     try:
         return read_body(environ, max_bytes, key).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -254,12 +255,12 @@ def _parsed_object(text: str, *fields: str) -> dict[str, Any]:
     Return the JSON object in *text*.
 
     Raises:
-        InvalidJsonError: It is not a JSON object, has a duplicate name or one not in *fields*, contains NaN, an
-            infinity, a lone surrogate or a number beyond the limits, or is nested too deeply.
+        InvalidJsonError: *text* is not a JSON object, has a duplicate name or a name that is not in *fields*, contains
+            NaN, an infinity, a lone surrogate or a number beyond the limits, or is nested too deeply.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
-        # An escape may produce a lone surrogate, which UTF-8 cannot encode: encoding the value finds it.
+        # An escape can produce a lone surrogate, which UTF-8 cannot encode. Encoding the value detects it.
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except InvalidJsonError:
         raise

@@ -1,8 +1,8 @@
 """
-The views of statements: run one, list and cancel those that run, look at those that have ended.
+The views for statements: run one, list and cancel active ones, and show finished ones.
 
-A small result is complete before its first byte is sent, so any failure still gets a status. A large one is streamed,
-and a failure truncates it visibly.
+A small result is complete before its first byte is sent, so any failure still gets an error status. A large result is
+streamed, and a failure truncates it detectably.
 """
 
 import logging
@@ -38,13 +38,13 @@ logger = logging.getLogger("sqlapi.queries")
 #: Results up to this size are computed completely before they are sent.
 READ_AHEAD_BYTES = 64 * 1024
 
-#: The outcome of a statement that was stopped because the server stops.
+#: The outcome of a statement that was stopped because the server is stopping.
 SERVER_STOPPED = "server_stopped"
 
 
 class ResultStream:
     """
-    A running statement, as an iterator of bytes. The holder must always close it.
+    A running statement, as an iterator of bytes. The caller must always close it.
 
     Args:
         engine: The engine that runs it.
@@ -52,7 +52,7 @@ class ResultStream:
         environ: The WSGI environ of its request. If the client disconnects, the statement is stopped.
 
     Raises:
-        QueryError: The statement was refused or failed before its first bytes.
+        QueryError: The statement was refused, or failed before its first bytes.
         ClientGoneError: The client disconnected before then.
     """
 
@@ -79,7 +79,7 @@ class ResultStream:
 
     @property
     def cache(self) -> CacheState:
-        """Where the result comes from; empty if no results are cached."""
+        """How the results cache was used; empty if results are not cached."""
         return "" if self._result is None else self._result.timings.cache
 
     def __iter__(self) -> Iterator[bytes]:
@@ -100,12 +100,12 @@ class ResultStream:
             raise
 
     def whole(self) -> bytes | None:
-        """Return the result if it is already complete; None if the caller must iterate over it."""
+        """Return the result if it is already complete; None if the caller must iterate."""
         return b"".join(self._first_chunks) if self._outcome else None
 
     def close(self) -> None:
         """Stop the statement if it is running, release its execution slot, and write its log line."""
-        # `GreenletExit` or `SystemExit` unwinding the stack means that the server stops, not that the client left.
+        # If `GreenletExit` or `SystemExit` unwinds the stack, the server is stopping and the client has not left.
         error = sys.exception()
         stops = error is not None and not isinstance(error, Exception)
         self._end(SERVER_STOPPED if stops else ClientGoneError.code)
@@ -133,7 +133,7 @@ class SqlView(ApiView):
     """`/v1/sql`: run one statement."""
 
     def post(self, request: Request) -> HttpResponseBase:
-        """Run the statement in the body and answer in the requested format."""
+        """Run the statement in the body and respond in the requested format."""
         environ = request.META
         caller = caller_of(request)
         caller.require("query")
@@ -167,7 +167,7 @@ class ActiveView(ApiView):
     """`/v1/sql/active`: the caller's queued and running statements."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List them, oldest first."""
+        """List the statements, oldest first."""
         rows = [
             {"id": active.query_id, "started": active.started, "state": active.state, "sql": active.sql}
             for active in get_engine().active(caller_of(request).fingerprint)
@@ -176,10 +176,10 @@ class ActiveView(ApiView):
 
 
 class HistoryView(ApiView):
-    """`/v1/sql/history`: the caller's last statements."""
+    """`/v1/sql/history`: the caller's most recent statements."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List those that have ended, newest first."""
+        """List the finished statements, newest first."""
         return table(request, _remembered(request, "history"), history.COLUMNS)
 
 
@@ -187,7 +187,7 @@ class StatisticsView(ApiView):
     """`/v1/sql/statistics`: statistics of the caller's statements."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List those that took longest in all. The CSV has the list only."""
+        """List the statements with the longest total time. CSV contains only the list."""
         found = _remembered(request, "statistics")
         if FORMAT.read(request.META) == "csv":
             return table(request, found["statements"], statistics.COLUMNS)
@@ -198,7 +198,7 @@ class CancelView(ApiView):
     """`/v1/sql/{query_id}/cancel`: cancel one of the caller's statements."""
 
     def post(self, request: Request, query_id: str) -> HttpResponse:
-        """Cancel it. Statements of other keys are not found. A body is not read."""
+        """Cancel the statement. Statements of other keys are not found. The body is not read."""
         JSON_FORMAT.read(request.META)
         if not get_engine().cancel(query_id, caller_of(request).fingerprint):
             raise QueryNotFoundError
@@ -208,16 +208,16 @@ class CancelView(ApiView):
 
 def _remembered(request: Request, about: About) -> Any:
     """
-    Return what the runtime remembers of the caller's own statements.
+    Return the recorded history of the caller's own statements.
 
     Raises:
         NotPermittedError: The key may not query.
-        HistoryDisabledError: The runtime remembers nothing.
-        TelemetryUnavailableError: The process that remembers does not answer.
+        HistoryDisabledError: The history is disabled.
+        TelemetryUnavailableError: The telemetry process does not respond.
     """
     caller = caller_of(request)
     caller.require("query")
-    FORMAT.read(request.META)  # A bad value is reported even if there is nothing to show.
+    FORMAT.read(request.META)  # An invalid value is reported even if there is nothing to show.
     limit = LIMIT.read(request.META) or DEFAULT_LIMIT
     if not get_config().history.enabled:
         raise HistoryDisabledError

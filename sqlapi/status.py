@@ -1,4 +1,4 @@
-"""The views of the runtime itself: whether it works, what the caller's key may do, and the description of the API."""
+"""The views for the runtime itself: health and status, the caller's permissions, and the API description."""
 
 import json
 from contextlib import suppress
@@ -22,29 +22,29 @@ from sqlapi.negotiation import JSON_FORMAT
 from system.lock import FLIGHT_LOCK_NAME, StateLock
 from system.wallclock import utc_at
 
-#: The OpenAPI document. Tests compare it with the routes, the parameters and the errors.
+#: The OpenAPI document. Tests compare it with the routes, parameters and errors.
 OPENAPI = Path(__file__).with_name("openapi.json")
 
 
 class HealthView(ApiView):
-    """`/health`: the process answers. It checks nothing else."""
+    """`/health`: shows that the process responds. It checks nothing else."""
 
     authentication_classes = []
     permission_classes = [AllowAny]
 
     def get(self, request: Request) -> HttpResponse:
-        """Answer `ok`."""
+        """Return `ok`."""
         return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")
 
 
 class ReadyView(ApiView):
-    """`/v1/ready`: the runtime accepts statements, and no dataset holds it up."""
+    """`/v1/ready`: whether the runtime accepts statements and no dataset delays its readiness."""
 
     authentication_classes = []
     permission_classes = [AllowAny]
 
     def get(self, request: Request) -> HttpResponse:
-        """Answer yes or no, without details: anyone may ask."""
+        """Return the readiness without details, because anyone may ask."""
         ready = is_ready()
         return HttpResponse(
             "ready" if ready else "not ready", status=200 if ready else 503, content_type="text/plain; charset=utf-8"
@@ -55,7 +55,7 @@ class StatusView(ApiView):
     """`/v1/status`: the components of the runtime."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List them. Only the JSON tells workers and waiting datasets: the columns of the CSV are fixed."""
+        """List the components. Workers and waiting datasets appear only in JSON, because the CSV columns are fixed."""
         flight = flight_status()
         status, workers = _engine_status()
         refresh, waiting_for = _refresh_status()
@@ -88,7 +88,7 @@ class KeyView(ApiView):
     """`/v1/key`: what the caller's own key may do."""
 
     def get(self, request: Request) -> HttpResponse:
-        """Describe it, without its filters; null stands for no name, no expiry, all datasets and no limit."""
+        """Describe the key without its filters. Null means no name, no expiry, all datasets or no limit."""
         JSON_FORMAT.read(request.META)
         caller = caller_of(request)
         return json_response(
@@ -111,15 +111,15 @@ class OpenApiView(ApiView):
     """`/v1/openapi.json`: the description of this API."""
 
     def get(self, request: Request) -> HttpResponse:
-        """Answer with the whole of it."""
+        """Return the whole document."""
         JSON_FORMAT.read(request.META)
-        # A user's own project may mount the routes under a prefix. In the document a brace would begin a variable.
+        # A user's own project may mount the routes under a prefix. A brace in the document would begin a variable.
         prefix = request.path.removesuffix("/v1/openapi.json")
         return json_response(_document() | {"servers": [{"url": quote(prefix) or "/"}]})
 
 
 def is_ready() -> bool:
-    """Return whether the engine is alive, no dataset holds up readiness, and Flight SQL, if enabled, takes calls."""
+    """Return True if the engine is alive, no dataset delays readiness, and Flight SQL, if enabled, accepts calls."""
     try:
         return get_engine().is_alive() and get_datasets().is_loaded() and flight_status() in {"Ready", "Disabled"}
     except (EngineUnavailableError, DatasetsUnavailableError):
@@ -128,9 +128,9 @@ def is_ready() -> bool:
 
 def flight_status() -> Literal["Ready", "Disabled", "Error"]:
     """
-    Return the status of the Flight SQL process, which holds a lock while it takes calls.
+    Return the status of the Flight SQL process, which holds a lock while it accepts calls.
 
-    A runtime in one process has no Flight SQL; one whose engine is not connected yet counts as such.
+    A runtime in one process has no Flight SQL. A runtime whose engine is not connected yet counts as one process.
     """
     config = get_config()
     try:
@@ -154,11 +154,11 @@ def _engine_status() -> tuple[str, EngineStatus | None]:
 
 
 def _refresh_status() -> tuple[str, tuple[str, ...]]:
-    """Return the status, and the datasets that hold up readiness."""
+    """Return the refresh status and the datasets that delay readiness."""
     try:
         control = get_datasets()
         waiting_for = control.waiting_for()
-        # During a reload, these are datasets of the configuration to come.
+        # During a reload, these are datasets of the new configuration.
         if not waiting_for or control.is_loaded():
             return "Ready", ()
     except DatasetsUnavailableError:
@@ -167,7 +167,7 @@ def _refresh_status() -> tuple[str, tuple[str, ...]]:
 
 
 def _sharing_status() -> list[dict[str, Any]]:
-    """Return the component `snapshots`, if the runtime is one of several nodes."""
+    """Return the `snapshots` component if the runtime is one of several nodes."""
     shared = get_config().snapshots
     if shared is None:
         return []

@@ -1,4 +1,4 @@
-"""The table of routes: the URL patterns, one more for every other path, and the names in the access log."""
+"""The route table: the URL patterns, a catch-all pattern for all other paths, and the route names in the access log."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sqlapi.api_view import ApiView, UnknownView
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path, whose parameters are in braces, and its view. The audit log has the name, the access log the template."""
+    """A path with parameters in braces, and its view. The audit log shows the name, the access log the template."""
 
     name: str
     template: str
@@ -19,7 +19,7 @@ class Route:
 
     @property
     def pattern(self) -> str:
-        """The path as Django writes it."""
+        """The path in Django's syntax."""
         return re.sub(r"{(\w+)}", r"<str:\1>", self.template).removeprefix("/")
 
 
@@ -39,7 +39,7 @@ ROUTES = (
     Route("openapi", "/v1/openapi.json", status.OpenApiView),
 )
 
-#: The name of the pattern for every other path.
+#: The name of the catch-all pattern.
 UNKNOWN = "unknown"
 
 _TEMPLATES = {route.name: route.template for route in ROUTES}

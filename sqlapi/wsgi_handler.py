@@ -1,8 +1,8 @@
 """
-The WSGI application: Django's handler without the work per request that this project does not need.
+The WSGI application: Django's handler without the per-request work that this project does not need.
 
-For each request Django sets a script prefix and a URL configuration, sends signals, and searches the URL patterns. This
-project uses neither prefix nor signals, and most of its paths are fixed.
+For each request, Django sets a script prefix and a URL configuration, sends signals, and searches the URL patterns.
+This project uses neither the prefix nor the signals, and most of its paths are fixed.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ from sqlapi.request_bodies import CONTENT_TYPE, must_close
 from sqlapi.status import is_ready
 from sqlapi.urls import ROUTES
 
-#: The engine of the default database of a project that has none. A user's own project may have one.
+#: Django's default database engine in a project without a database. A user's own project may have a database.
 _NO_DATABASE = "django.db.backends.dummy"
 
 
 class ApiHandler(WSGIHandler):
     """
-    The handler of the API. It loads the views, so create it after `django.setup()`.
+    The WSGI handler of the API. It loads the views, so create it after `django.setup()`.
 
-    Beside WSGI, it offers what `httpserver.application` asks of an application, and its readiness.
+    In addition to WSGI, it implements the application interface of `httpserver.application` and reports readiness.
     """
 
     is_ready = staticmethod(is_ready)
@@ -57,18 +57,18 @@ class ApiHandler(WSGIHandler):
                     self._matches[f"/{route.pattern}"] = self._resolver.resolve(f"/{route.pattern}")
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> HttpResponseBase:
-        """Answer one request."""
-        # Django parses Content-Type before any middleware runs, and answers an unknown charset with a 500.
+        """Handle one request."""
+        # Django parses Content-Type before any middleware runs and responds to an unknown charset with a 500.
         environ[CONTENT_TYPE] = environ.pop("CONTENT_TYPE", "")
-        # Without the header Django would use the server's own name as the host.
+        # Without the header, Django would use the server's own name as the host.
         environ.setdefault("HTTP_HOST", "")
-        # Django's own `get_response` also logs refusals, as the access log does.
+        # Django's own `get_response` would also log refusals, which the access log already contains.
         response = self._middleware_chain(WSGIRequest(environ))
         start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
         return response
 
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:
-        """Return the view of *request* with its arguments from the path."""
+        """Return the view of *request* and its path arguments."""
         match = self._matches.get(request.path_info) or self._resolver.resolve(request.path_info)
         request.resolver_match = match
         return match

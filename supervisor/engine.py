@@ -1,4 +1,4 @@
-"""The engine process, which runs statements in workers that may be killed at any time."""
+"""The engine process, which runs statements in workers that can be killed at any time."""
 
 import logging
 import os

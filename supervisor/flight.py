@@ -1,4 +1,4 @@
-"""The flight process, which serves Arrow Flight SQL without data or an engine of its own."""
+"""The flight process, which serves Arrow Flight SQL. It has neither data nor an engine."""
 
 import logging
 import time

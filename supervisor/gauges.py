@@ -154,7 +154,7 @@ class Gauges:
                 if sharing.answered_s is not None:
                     self._answered_at = asked_at - sharing.answered_s
             states = control.datasets()
-        except DatasetsUnavailableError:  # The known values still hold, and the ages keep growing.
+        except DatasetsUnavailableError:  # The known values are still valid, and the ages keep growing.
             kept = (metrics.DATASET_ROWS, metrics.DATASET_BYTES, metrics.DATASET_STATE)
             found |= {metric: self._found[metric] for metric in kept if metric in self._found}
         else:

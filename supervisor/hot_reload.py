@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: Seconds between two checks of the inherited configuration when there are no requests.
 POLL_S = 0.1
 
-#: The report to the supervisor that a process is prepared or has switched. Any other line says why it cannot.
+#: The report to the supervisor that a process is prepared or has switched. Any other line is the reason why it cannot.
 DONE = "done"
 
 
@@ -38,7 +38,7 @@ def report(reports: int, number: int, text: str = DONE) -> None:
 
 
 def tell(config: RuntimeConfig) -> None:
-    """Send the events of this process to the `watch` process if *config* says so, and sample traces as in *config*."""
+    """Send this process's events to the `watch` process if *config* enables this, and sample traces as configured."""
     if config.is_watched:
         telemetry.state.connect(config.state_dir, keeps_sql=config.history.keeps_sql)
     else:

@@ -94,7 +94,9 @@ def receive() -> None:
 
 def run(program: parts.Program, serve: Serve, handed: Callable[[], Mapping[str, Any]]) -> None:
     """
-    Serve with the handover. Without one, check the YAML and execute the program again with only what it needs.
+    Serve with the handover.
+
+    Without one, check the configuration file and execute the program again with only what it needs.
 
     Args:
         program: The program.
@@ -122,7 +124,8 @@ def _execute(program: parts.Program, config: RuntimeConfig, who: Access, **extra
     """
     Replace this process with *program*, passing only its handover and an environment without secrets.
 
-    The process keeps its id but loses its memory: the YAML, the keys, and the engine that checked the views.
+    The process keeps its id but loses its memory: the configuration file, the keys, and the engine that checked the
+    views.
 
     Raises:
         OSError: The program cannot be executed.

@@ -2,9 +2,9 @@
 The parts (services) of the runtime as processes, and what each one receives.
 
 A part gets the checked configuration through an anonymous file (`runtimeconf.handover`), and its own environment. It
-does not read the YAML again and receives only what it needs. Only web and flight get the key digests, and only refresh
-gets access to data sources. No process keeps the keys themselves, because the process that reads them becomes the
-supervisor or a part by executing a new program.
+does not read the configuration file again and receives only what it needs. Only web and flight get the key digests, and
+only refresh gets access to data sources. No process keeps the keys themselves, because the process that reads them
+becomes the supervisor or a part by executing a new program.
 """
 
 import re

@@ -1,8 +1,8 @@
 """
-The process that prepares a reload: it reads and checks the YAML, and sends the result to the supervisor.
+The process that prepares a reload: it reads and checks the configuration file, and sends the result to the supervisor.
 
-The process runs `serve` again with the environment that the runtime was started with, because the YAML may refer to
-secrets in that environment. It sends the configuration, or one line per error, and exits.
+The process runs `serve` again with the environment that the runtime was started with, because the configuration file
+may refer to secrets in that environment. It sends the configuration, or one line per error, and exits.
 """
 
 import json
@@ -83,7 +83,7 @@ def receive() -> None:
 
 
 def prepare(preparation: Preparation) -> None:
-    """Check the YAML and send the configuration, or send the errors and exit with 1."""
+    """Check the configuration file and send the configuration, or send the errors and exit with 1."""
     running = preparation.running
     try:
         config = runtimeconf.state.get_config()

@@ -39,7 +39,7 @@ _FIRST_POLL_S = 0.02
 _LAST_POLL_S = 0.5
 
 #: The last part gets SIGTERM at least this many seconds before the shutdown timeout ends, the part before it twice as
-#: early, and so on. These seconds are at most this share of the timeout.
+#: early, and so on. This margin is limited to the given fraction of the timeout.
 _LAST_TERM_S = 0.75
 _LAST_TERM_SHARE = 0.15
 
@@ -83,7 +83,7 @@ class Runtime(Protocol):
         """Report that the stop has begun."""
 
     def remind(self) -> None:
-        """Log what needs attention soon. Called every 24 hours."""
+        """Log reminders of upcoming problems. Called every 24 hours."""
 
     def ask_reload(self) -> None:
         """Reload the configuration. Called on SIGHUP."""
@@ -94,7 +94,7 @@ class Runtime(Protocol):
 
 class Part:
     """
-    A part with its process, or with the time of its next start if it has no process.
+    A part, with its process or the time of its next start.
 
     A part that is not restarted has an `exit_code` (as in `Popen`) once it has ended.
     """

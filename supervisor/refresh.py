@@ -33,15 +33,15 @@ _POLL_S = 0.1
 #: Seconds between two heartbeats.
 _BEAT_S = 1.0
 
-#: Added to the number of the signal that interrupted a load, this is the exit code, as in shells.
+#: If a signal interrupts a load, the exit code is this value plus the signal number, as in shells.
 _SIGNALLED = 128
 
-#: The niceness of loads. It is higher than the niceness of statements because callers come first.
+#: The niceness of loads. It is higher than the niceness of statements, which take precedence.
 _NICENESS = 10
 
 
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
-    """Load the datasets and refresh them until SIGTERM, or load those of `--once`."""
+    """Load the datasets and refresh them until SIGTERM. With `--once`, load the given datasets and exit."""
     # This process neither parses nor runs SQL: it has access to the data sources and must survive any statement.
     # Loader processes, which may be killed, run it.
     loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
@@ -85,7 +85,7 @@ def _beat(beat: Callable[[], None], control: ControlClient, stop: threading.Even
 
 
 def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderProcess]) -> None:
-    os.environ.update(extra.get("environ", {}))  # of a reload since this part was started first
+    os.environ.update(extra.get("environ", {}))  # variables from a reload after this part's first start
     stopped = threading.Event()
     beating = threading.Thread(
         target=_beat, args=[heartbeat(extra), ControlClient(config.state_dir), stopped], name="heartbeat", daemon=True

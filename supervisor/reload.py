@@ -1,11 +1,11 @@
 """
 The reloads of a supervised runtime, from one state to the next.
 
-A reload checks the YAML in a separate process, passes the new configuration to refresh, starts a second engine, waits
-until the runtime would be ready with both, and then puts the configuration into effect for all processes at once. Web
-and flight keep their processes and connections. Until that moment the reload can be undone. Afterwards, the previous
-engine finishes its running statements. `docs/internals/decisions/0020-reload.md` lists the states, and what happens if
-a process dies in each of them.
+A reload checks the configuration file in a separate process, passes the new configuration to refresh, starts a second
+engine, waits until the runtime would be ready with both, and then puts the configuration into effect for all processes
+at once. Web and flight keep their processes and connections. Until that moment the reload can be undone. Afterwards,
+the previous engine finishes its running statements. `docs/internals/decisions/0020-reload.md` lists the states, and
+what happens if a process dies in each of them.
 """
 
 import json
@@ -39,7 +39,7 @@ _ENGINE_DIRECTORIES = re.compile("e[0-9]+")
 
 #: Seconds between two checks of a reload in progress.
 _POLL_S = 0.05
-#: Timeout in seconds for reading and checking the YAML.
+#: Timeout in seconds for reading and checking the configuration file.
 _PREPARE_S = 120.0
 #: Seconds that refresh has to adopt a configuration, in addition to the time that its loads may take to finish.
 _TAKE_S = 60.0
@@ -49,7 +49,7 @@ _CHANGE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The state of a reload. `began` is a monotonic time in seconds; the YAML was read after it."""
+    """The state of a reload. `began` is a monotonic time in seconds; the configuration file was read after it."""
 
     state: Literal["running", "done", "failed"]
     began: float
@@ -171,7 +171,7 @@ class _Reloading(_State):
 
 @dataclass
 class _Preparing(_Reloading):
-    """The process `check` reads and checks the YAML, with the environment that this runtime was started with."""
+    """The process `check` reads and checks the configuration file with the original environment of this runtime."""
 
     check: Part
     answer: int

@@ -40,7 +40,7 @@ def inherited() -> dict[str, Any]:
     Return the descriptors and the address that this process passes to itself when it is executed again.
 
     Raises:
-        ConfigError: The socket that systemd passed is open to other machines, and the YAML does not allow that.
+        ConfigError: Other machines can reach the socket that systemd passed, and the configuration does not allow it.
     """
     environment = preparation.keep_environment()
     os.set_inheritable(environment, True)
@@ -57,7 +57,7 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     # A reload requested from now on is not lost, because the supervisor handles the signal later.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     lock = _take_state_dir(config, deadline)
-    # An earlier runtime's report has times of another clock: another machine's, or this machine's before a reboot.
+    # Replace an earlier runtime's report. Its times are from a different clock: of another machine, or before a reboot.
     Report(state="done", began=0.0).write(config.state_dir)
     listener = extra["listener"]
     stop_order: tuple[str, ...] = _STOP_ORDER_ACTIVATED
@@ -66,7 +66,7 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
         listener = listen(config.http.bind, "runtime.http.bind", deadline).detach()
     for descriptor in (extra["environment"], listener):
         os.set_inheritable(descriptor, False)
-    if config.traces is not None:  # This process exports what the others send until they end.
+    if config.traces is not None:  # This process exports the spans of the other processes until they end.
         stop_order = (*stop_order, "traces")
     if config.flight.enabled:
         wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)

@@ -56,10 +56,10 @@ def checked_config() -> RuntimeConfig:
     Return the configuration of this process, checked as far as possible without reading data.
 
     This builds the key set and discards the keys. This process and its forks keep only digests, and do not read the
-    YAML again.
+    configuration file again.
 
     Raises:
-        ConfigError: The YAML, a view or a `refresh_sql` is invalid. Lists all errors.
+        ConfigError: The configuration file, a view or a `refresh_sql` is invalid. Lists all errors.
         StateDirectoryError: The state directory cannot be used.
         SaltError: The salt of the key digests can neither be read nor created.
     """
@@ -93,7 +93,7 @@ def checked_config_of_one_process() -> RuntimeConfig:
 
 def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
     """
-    Check the SQL in the YAML (views, `refresh_sql` and rules of keys), and return *config* with the SQL to run.
+    Check the configured SQL (views, `refresh_sql` and rules of keys), and return *config* with the SQL to run.
 
     Raises:
         ConfigError: Lists all errors.
@@ -168,7 +168,7 @@ class Runtime:
         from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
         from queryengine.pool.inprocess import InProcessEngine  # noqa: PLC0415
 
-        raise_soft_limit()  # Each snapshot is opened, and more than once while one session replaces another.
+        raise_soft_limit()  # Each snapshot needs a descriptor, and more than one while a session replaces another.
         self._shutdown_timeout_s = config.shutdown_timeout_s
         if config.metrics.enabled:
             logger.warning("runtime.metrics: a single process has no metrics endpoint: use the command `serve`")

@@ -13,7 +13,7 @@ from system.process_limits import give_memory_back
 #: Seconds between two checks of the inherited configuration.
 _POLL_S = 0.5
 
-#: The niceness of this process. Callers come first.
+#: The niceness of this process, which has lower priority than statements.
 _NICENESS = 10
 
 

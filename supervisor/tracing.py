@@ -36,7 +36,7 @@ def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "Sp
 
 
 def export_here(config: RuntimeConfig) -> Callable[[], None]:
-    """Export this process's spans in separate threads if *config* says so. The returned function stops the export."""
+    """Export this process's spans in separate threads if configured. The returned function stops the export."""
     if config.traces is None:
         return lambda: None
     reader, writer = os.pipe2(os.O_CLOEXEC)

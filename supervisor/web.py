@@ -1,4 +1,4 @@
-"""The web process, which serves HTTP without data or an engine of its own."""
+"""The web process, which serves HTTP. It has neither data nor an engine."""
 
 import atexit
 import os

@@ -74,7 +74,7 @@ def listen(address: Address, setting: str, deadline: float) -> socket.socket:
 
     Args:
         address: The address of a server that is about to listen. Port 0 is always free.
-        setting: The YAML field that sets it.
+        setting: The YAML field that sets the address.
         deadline: The `time.monotonic()` until which a predecessor may still hold the port.
 
     Raises:
@@ -93,7 +93,7 @@ def listen(address: Address, setting: str, deadline: float) -> socket.socket:
 
 
 def wait_until_bindable(address: Address, setting: str, deadline: float) -> None:
-    """Return as soon as *address* can be bound. The arguments and errors are those of `listen`."""
+    """Return as soon as *address* can be bound. See `listen` for the arguments and errors."""
     listen(address, setting, deadline).close()
 
 

@@ -101,7 +101,8 @@ class HangDetector:
         """
         Record *beat*, and return whether the process has been silent for slightly more than *limit_s* seconds.
 
-        *is_stopped* says whether a signal has stopped the process. If not, the first heartbeat may be `START_S` later.
+        *is_stopped* is true if a signal has stopped the process. If it is false, the first heartbeat may take `START_S`
+        longer.
         """
         self._has_begun |= beat != self._first
         if not self._has_begun:

@@ -1,4 +1,4 @@
-"""Locks in the state directory, so that only one process each refreshes the data, runs the engine and supervises."""
+"""Locks in the state directory. At most one process each refreshes the data, runs the engine, and supervises."""
 
 import fcntl
 import os

@@ -7,7 +7,7 @@ _T = TypeVar("_T")
 
 
 class ProcessValue(Generic[_T]):
-    """The object, once it is set. *missing* returns the error that `get` raises before that."""
+    """Stores one object. Until it is set, `get` raises the error that *missing* returns."""
 
     def __init__(self, missing: Callable[[], Exception]) -> None:
         self.value: _T | None = None

@@ -3,8 +3,8 @@ The sandbox of an engine worker: no programs, no network except one port, no oth
 
 It uses two Linux features, each as far as the kernel supports it. Landlock (5.13, extended by each version of its
 interface) denies writing, creating and removing files outside the given directories, executing programs, and signalling
-processes outside the sandbox. A seccomp filter (x86_64 and aarch64) fails system calls that no worker needs with EPERM.
-Reading is not restricted because a worker opens snapshots later, and libraries load their files themselves.
+processes outside the sandbox. A seccomp filter (x86_64 and aarch64) makes system calls that no worker needs fail with
+EPERM. Reading is not restricted because a worker opens snapshots later, and libraries load their files themselves.
 """
 
 import ctypes

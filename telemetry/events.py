@@ -2,7 +2,7 @@
 The events that processes report, and their encoding. Each event is a JSON array on its own line.
 
 The first element is the event type, the others are the fields in order. Every statement produces an event, so events
-use msgspec. It creates, encodes, decodes and checks an event in a few microseconds altogether.
+use msgspec. Creating, encoding, decoding and checking an event takes a few microseconds in total.
 """
 
 from collections import defaultdict
@@ -161,7 +161,7 @@ def encode(event: Line) -> bytes:
     """Return *event* as a line."""
     try:
         return _encode(event) + b"\n"
-    except UnicodeEncodeError:  # The fields are from an engine worker, which may have sent half a character.
+    except UnicodeEncodeError:  # The fields are from an engine worker, which may have sent part of a character.
         kind: Any = type(event)
         fields = (one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in astuple(event))
         return _encode(kind(*fields)) + b"\n"

@@ -14,7 +14,7 @@ from telemetry.events import StatementEvent, grouped
 
 #: The fields of an entry.
 COLUMNS: Final = (
-    *("id", "request_id", "trace_id", "started", "protocol", "verdict"),
+    *("id", "request_id", "trace_id", "started", "protocol", "outcome"),
     *("queued_ms", "parse_ms", "run_ms", "encode_ms", "total_ms"),
     *("rows", "bytes", "cache", "statement", "sql"),
 )
@@ -130,7 +130,7 @@ def entry(event: StatementEvent) -> dict[str, Any]:
         "trace_id": event.trace_id or None,
         "started": utc_at(event.started),
         "protocol": event.protocol,
-        "verdict": event.code,
+        "outcome": event.code,
         "queued_ms": round(event.queued_ms, 3),
         "parse_ms": round(event.parse_ms, 3),
         "run_ms": round(event.run_ms, 3),

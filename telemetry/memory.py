@@ -19,7 +19,7 @@ class Memory:
     def __init__(self, config: HistoryConfig) -> None:
         self._config = HistoryConfig(enabled=False)
         self._statements: _Statements | None = None
-        self._lock = threading.Lock()  # no statement arrives while another configuration is being adopted
+        self._lock = threading.Lock()  # held so that no statement arrives while another configuration is being adopted
         self.adopt(config)
 
     def adopt(self, config: HistoryConfig) -> None:

@@ -1,8 +1,8 @@
 """
 Every metric in output order: name, type, labels, meaning. `docs/monitoring.md` has the same table.
 
-Labels have few values, and callers cannot add values. They are names from the YAML, routes, and words defined in this
-program. Counter names here do not include the suffix `_total` of their samples.
+Labels have few values, and callers cannot add values. They are names from the configuration file, routes, and words
+defined in this program. Counter names here do not include the suffix `_total` of their samples.
 """
 
 from bisect import bisect_left
@@ -111,7 +111,7 @@ HTTP_REQUEST_SECONDS = _histogram(
 )
 STATEMENTS = _counter(
     "querykeep_statements",
-    "Statements that have ended, by protocol and verdict: ok, or the code of the error.",
+    "Statements that have ended, by protocol and outcome: ok, or the code of the error.",
     "protocol code",
 )
 STATEMENT_SECONDS = _histogram(

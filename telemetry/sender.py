@@ -119,7 +119,7 @@ class Sender:
     Passes events to *put*, a function or a connection. Requests and failed authentications are added up first.
 
     There may be very many of these two kinds of event. `flush` passes the sums on. If *has_thread* is true, a thread
-    calls it every `FLUSH_S` seconds. All other events are passed on immediately. *keeps_sql* says whether statement
+    calls it every `FLUSH_S` seconds. All other events are passed on immediately. *keeps_sql* is true if statement
     events should contain the SQL text.
     """
 
@@ -129,7 +129,7 @@ class Sender:
         self.link = put if isinstance(put, SocketLink) else None
         self.send: Callable[[Event], None] = put.put if isinstance(put, SocketLink) else put
         self.keeps_sql = keeps_sql
-        self._lock = _thread.allocate_lock()  # as above
+        self._lock = _thread.allocate_lock()  # the real lock; see `SocketLink`
         self._requests: dict[tuple[str, int], tuple[list[float], list[int]]] = {}
         self._failures: dict[str, int] = {}
         self._stopped = threading.Event()

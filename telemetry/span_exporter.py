@@ -116,7 +116,7 @@ def _rejected(response: requests.Response, until: float) -> int:
 
 class SpanExporter:
     """
-    Reads spans from the pipe *reader* and exports them as *config* says, from `start` until `stop`.
+    Reads spans from the pipe *reader* and exports them according to *config*, from `start` until `stop`.
 
     Args:
         config: The collector, which `configure` may replace.

@@ -21,7 +21,7 @@ from telemetry.trace_context import Trace, is_sampled, new_span_id, new_trace_id
 
 #: OpenTelemetry attribute values.
 Value = str | int | float | bool
-#: A "server" span is the span of a request, a "root" span that of a refresh, and an "internal" span a child of either.
+#: A "server" span represents a request, a "root" span a refresh, and an "internal" span is a child of either.
 SpanKind = Literal["server", "root", "internal"]
 
 #: The phases of a span: name and milliseconds, in order.
@@ -58,7 +58,7 @@ def connect(descriptor: int | None, ratio: float = 1.0) -> None:
     """
     Send the spans of this process to the pipe *descriptor*. None means that nothing is exported.
 
-    *ratio* is the share of traces without a parent that are exported, from 0 to 1.
+    *ratio* is the fraction of traces without a parent that are exported, from 0 to 1.
     """
     global _connection  # noqa: PLW0603 (a process has one exporter)
     if descriptor is not None:
@@ -67,7 +67,7 @@ def connect(descriptor: int | None, ratio: float = 1.0) -> None:
 
 
 def sample(ratio: float) -> None:
-    """From now on, export the share *ratio* of the traces without a parent."""
+    """From now on, export the fraction *ratio* of traces without a parent."""
     if _connection is not None:
         _connection.ratio = ratio
 
@@ -134,6 +134,6 @@ def send(  # noqa: PLR0913 (keywords)
             os.write(connection.descriptor, line + b"\n")
             connection.dropped = 0
             return
-    except (OSError, UnicodeEncodeError):  # An engine worker may have sent half a character.
+    except (OSError, UnicodeEncodeError):  # An engine worker may have sent part of a character.
         pass
     connection.dropped += 1

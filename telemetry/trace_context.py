@@ -19,7 +19,7 @@ _NO_TRACE = "0" * 32
 _NO_SPAN = "0" * 16
 _SAMPLED = 0x01
 
-#: Ids below this share of the largest one are sampled.
+#: The number of values of an id's lower half. A trace is sampled if that half is below the ratio times this number.
 _IDS = 1 << 64
 
 

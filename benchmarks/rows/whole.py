@@ -1,16 +1,17 @@
-"""The runtime as a whole: start, memory, stop, and the share of authentication in a request."""
+"""The runtime as a whole: start, memory, stop, and what authentication and row filters cost."""
 
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
 from benchmarks import load, processes
 from benchmarks.bench import Effort, Environment, Standalone
-from benchmarks.rows.statements import SELECT_1, sending
+from benchmarks.rows.statements import AGGREGATE, ITEMS, POINT, SELECT_1, sending
 from benchmarks.samples import Target
 from benchmarks.subjects import KEY, Plan, querykeep, roapi, serve
 
@@ -22,6 +23,12 @@ _IDLE_S = 2.0
 _LOADER, _LOADERS_S = "datasources.refresh.loader_process", 60.0
 _CONNECTIONS = 16
 OFF, MANY = "Querykeep, authentication off", "Querykeep, 10,000 named keys"
+FILTERED, BY_HAND = "Querykeep", "Querykeep, filter in the statement"
+#: Statements with a place for a condition.
+_READ_BY_KEY = {
+    "point": replace(POINT, sql=f"{POINT.sql} %s"),
+    "aggregate": replace(AGGREGATE, sql=AGGREGATE.sql.replace(" GROUP BY", " %s GROUP BY")),
+}
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (nothing is written there)
 
 
@@ -130,6 +137,29 @@ def idle(environment: Environment, _number: int, _effort: Effort) -> dict[str, d
     return found
 
 
+def row_filters(environment: Environment, _number: int, effort: Effort) -> dict[str, dict[str, float]]:
+    """
+    Compare a key that has a row filter with a key that writes the same filter into each statement.
+
+    The statements return the same rows. 1,000 keys have filters, each its own.
+    """
+    condition = "NOT returned"
+    filters = [*(f"id % 1000 = {number}" for number in range(999)), condition]
+    subjects = {
+        querykeep(BY_HAND, named=True): f"AND {condition}",
+        querykeep(FILTERED, keys=len(filters), named=True, row_filters=filters.__getitem__): "",
+    }
+    found: dict[str, dict[str, float]] = {}
+    for subject, by_hand in subjects.items():
+        with subject.running(environment.scratch, environment.tables, (ITEMS,)) as running:
+            metrics = {"start s": running.ready_s}
+            for name, statement in _READ_BY_KEY.items():
+                sent = sending(replace(statement, sql=statement.sql % by_hand), _CONNECTIONS, running, effort.seconds)
+                metrics |= {f"{name} p50 ms": sent["p50 ms"], f"{name} CPU s per 1,000": sent["CPU s per 1,000"]}
+            found[subject.name] = metrics | {"PSS MB": processes.pss_bytes(running.pid) / MB}
+    return found
+
+
 ROWS = (
     Standalone(
         name="example",
@@ -152,6 +182,16 @@ ROWS = (
             Target(metric="share of the CPU time %", at_most=3.0),
             Target(metric="extra share with 10,000 keys %", at_most=1.0),
             Target(of=MANY, metric="start s", at_most=5.0),
+        ],
+    ),
+    Standalone(
+        name="row-filter",
+        title="a key with a row filter (one of 1,000), beside the filter in the statement",
+        measure=row_filters,
+        targets=[
+            Target(of=FILTERED, metric="start s", at_most=5.0),
+            Target(of=FILTERED, metric="point CPU s per 1,000", against=BY_HAND, at_most=1.1),
+            Target(of=FILTERED, metric="aggregate CPU s per 1,000", against=BY_HAND, at_most=1.1),
         ],
     ),
 )

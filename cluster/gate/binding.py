@@ -27,7 +27,7 @@ _Value = str | int | bool | None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
     """
-    A dataset or view of the YAML in one session. `view` is the temporary view with the version to read.
+    A configured dataset or view in one session. `view` is the temporary view with the version to read.
 
     `columns` are names and types in the cluster's terms. The name of the view does not begin with `_cte_`.
     """
@@ -42,7 +42,7 @@ def bound(statement: GatedStatement, relations: Mapping[str, Relation]) -> str:
     """
     Return the text of *statement* for a session with these *relations*, by lower-case name.
 
-    They include all names that the statement reads or lists.
+    *relations* must include all names that the statement reads or lists.
     """
     visible = [relations[name] for name in sorted(statement.catalog or ())]
     schemas = sorted({"main", *(split_relation(one.name)[0] for one in visible)})

@@ -1,8 +1,8 @@
 """
-Limits constructs that are slow to plan or crash the engine. The planner cannot be stopped, and is in Sail's server.
+Limits constructs that are slow to plan or crash the engine. The planner cannot be stopped and runs in Sail's server.
 
 Engines read trees recursively: 500 levels of `1 + 1 + ...` crash the Sail process, and 30 nested queries keep it
-planning for longer than anybody waits. Each level of lambda functions doubles its work.
+planning for longer than any caller waits. Each level of lambda functions doubles its work.
 """
 
 import math

@@ -1,8 +1,8 @@
 """
 Decides whether a statement for a cluster may run, and writes the text that runs.
 
-The cluster is not involved. sqlglot parses, `tree` judges, `dialect` writes, and `text` checks the written text.
-`docs/internals/decisions/0027-gate-for-spark.md` has the reasons.
+The cluster is not involved. sqlglot parses the statement, `tree` checks it, `dialect` writes the text, and `text`
+checks that text. `docs/internals/decisions/0027-gate-for-spark.md` has the reasons.
 """
 
 from collections.abc import Callable, Sequence

@@ -77,9 +77,9 @@ _NOTHING: Final = _Scope("", "", None)
 @dataclass(slots=True)
 class Reading:
     """
-    The relations and parameters that a tree reads: `relations` are a subset of those *declared*.
+    The relations and parameters that a tree reads: `relations` are a subset of *declared*.
 
-    `reads_catalog` says whether the tree lists relations through `information_schema`. See `GatedStatement` for
+    `reads_catalog` is true if the tree lists relations through `information_schema`. See `GatedStatement` for
     `deterministic`.
     """
 

@@ -129,7 +129,7 @@ class LogCopy:
         target.parent.mkdir(parents=True, exist_ok=True)
         with self._root.open(path) as source, target.open("wb") as file:
             while True:
-                # Only errors of the read are explained. A full disk is not the table's fault.
+                # Only errors of the read are explained. A full disk is not an error of the table.
                 with self._root.reading(path):
                     block: bytes = source.read(_BLOCK_BYTES)
                 if not block:

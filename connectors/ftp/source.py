@@ -1,5 +1,5 @@
 """
-`ftp:` sources: files on an FTP server, over explicit TLS (RFC 4217) unless the YAML says otherwise.
+`ftp:` sources: files on an FTP server, over explicit TLS (RFC 4217) unless the configuration file says otherwise.
 
 The standard library's client opens data connections only to the address of the control connection.
 """
@@ -54,7 +54,7 @@ class FtpServer(FileServer[FtpParams]):
         super().__init__(url, params, deadline)
         self._host, self._port = server_of(url, params.ftp_port)
         self._has_mlsd = False
-        self._client: Any = ftplib.FTP()  # noqa: S321 (only if the YAML says so)
+        self._client: Any = ftplib.FTP()  # noqa: S321 (only if the configuration file says so)
         if params.ftp_tls == "required":
             self._client = _TlsClient(context=tls_context(params.ftp_tls_root_certificate_file))
 

@@ -101,7 +101,7 @@ def _looked_up(path: Path, table: str, catalog_name: str, deadline: Deadline) ->
         timeout_s = max(0.0, min(_LOCK_S, deadline.left_s))
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=timeout_s)) as connection:
             connection.execute("PRAGMA trusted_schema = off")
-            # The author of the file could make the table a view that never ends.
+            # Whoever wrote the file may have made the table a view whose query never ends.
             connection.set_progress_handler(lambda: deadline.passed, _STEPS)
             row = connection.execute(_LOOKUP, key).fetchone()
     except OSError as exc:

@@ -49,7 +49,7 @@ _OBJECT_BYTES = 64
 #: Seconds after the load's deadline when the server stops waiting for a lock. The load ends first.
 _SPARE_S = 1
 
-#: The maximum number on the server.
+#: The maximum number of digits on the server.
 _MAX_DIGITS = 38
 
 #: The exceptions that the driver raises: its own errors, and errors for values that Python or Arrow does not accept.
@@ -330,7 +330,7 @@ class _ErrorLog:
         os.ftruncate(self._descriptor, 0)
 
     def read(self) -> str:
-        """Return everything logged since then."""
+        """Return everything logged since the last `forget`."""
         size = os.fstat(self._descriptor).st_size - self._begin
         return os.pread(self._descriptor, max(0, size), self._begin).decode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""`sftp:` sources: files on an SSH server whose host key is in the YAML."""
+"""`sftp:` sources: files on an SSH server whose host key is in the configuration file."""
 
 import base64
 import logging
@@ -90,7 +90,7 @@ class SftpServer(FileServer[SftpParams]):
         self._client = client
 
     def _check_host_key(self, key: paramiko.PKey, known: Sequence[tuple[str, bytes]]) -> None:
-        """Raise SourceError unless the server has proved possession of one of the keys in the YAML."""
+        """Raise SourceError unless the server has proved possession of one of the keys in the configuration file."""
         if (key.get_name(), key.asbytes()) in known:
             return
         shown = f"{key.get_name()} {base64.b64encode(key.asbytes()).decode()}"

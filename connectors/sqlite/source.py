@@ -58,7 +58,7 @@ class _Kind:
 
     Args:
         accepts: A description of the accepted values.
-        stored: Their types, as returned by SQLite's `typeof`.
+        stored: The types of the accepted values, as returned by SQLite's `typeof`.
         example: A value from which the driver infers the column's type.
         value: The expression to select. `{}` is the column.
         engine_type: See `Column.engine_type`.
@@ -76,7 +76,7 @@ class _Kind:
 
 
 _DAY = r"\d{4,6}-\d{1,2}-\d{1,2}"
-#: Without 24:00, which the engine reads as 00:00 of the next day, and without 60 seconds.
+#: Excludes 24:00, which the engine reads as 00:00 of the next day, and 60 seconds.
 _CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{0,DIGITS}0*)?)?"
 _MIDNIGHT = r"00:00(?::00(?:\.0*)?)?"
 #: The engine would drop other time zones.

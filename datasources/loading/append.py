@@ -32,7 +32,7 @@ _ORDERED = re.compile(
 #: The time_column types that have infinite values.
 _UNBOUNDED = re.compile(r"FLOAT|DOUBLE|DATE|TIMESTAMP.*")
 
-#: SQL for the greatest value as a Python type, rounded down, for a source. Nanoseconds are truncated.
+#: SQL that converts the greatest value to a Python type for a source, rounded down. Nanoseconds are truncated.
 _HINTS = {
     "TIMESTAMP_NS": "{}::TIMESTAMP - INTERVAL 1 MICROSECOND",
     "TIMESTAMP WITH TIME ZONE": "{} AT TIME ZONE 'UTC'",
@@ -61,7 +61,7 @@ def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The *column* of the greatest served time, and the condition for newer rows: SQL, and *bounds* for a source."""
+    """The time *column*, and the condition for rows newer than those served, as SQL and as *bounds* for a source."""
 
     column: Column
     condition: str
@@ -138,7 +138,7 @@ def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> W
 
 def copy(source: Path, target: Path, deadline: Deadline) -> None:
     """
-    Copy a file to a new file. A file system that can share blocks does so.
+    Copy a file to a new file. The copy shares blocks with the original if the file system supports it.
 
     Raises:
         OSError: A file cannot be read or written, or *target* exists.
@@ -148,5 +148,5 @@ def copy(source: Path, target: Path, deadline: Deadline) -> None:
         try:
             while os.copy_file_range(old.fileno(), new.fileno(), _COPY_BYTES):
                 deadline.check()
-        except OSError:  # The file system does not support sharing, or the copy below fails again.
+        except OSError:  # The file system does not support the call. After any other error, this copy fails too.
             shutil.copyfileobj(old, new)

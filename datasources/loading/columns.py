@@ -1,4 +1,4 @@
-"""Table columns, their limits and their changes."""
+"""Table columns: looking them up, limiting them, and detecting schema changes."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ import duckdb
 from datasources.errors import SchemaChangedError, SourceError
 from queryengine.manifest import Column
 
-#: The maximum number of columns of a dataset. Each takes memory in every engine worker and is listed in the manifest.
+#: The maximum number of columns of a dataset. Each uses memory in every engine worker and is listed in the manifest.
 MAX_COLUMNS = 10_000
-#: The maximum characters of column names and types together, because a nested type can be long.
+#: The maximum total length of column names and types, in characters. A nested type can be long.
 MAX_SCHEMA_LENGTH = 2_000_000
 
 

@@ -11,7 +11,7 @@ from datasources.sql import identifier, literal
 from queryengine.manifest import Column
 from runtimeconf.model import DatasetConfig
 
-#: The units of numbers, as a fraction of a second.
+#: The numeric time formats, with their units per second.
 _UNITS = {"unix_seconds": 1, "unix_millis": 1000}
 
 
@@ -25,7 +25,7 @@ def window_of(dataset: DatasetConfig) -> float | None:
 def retention_of(dataset: DatasetConfig) -> float | None:
     """Return the age in seconds beyond which served rows of *dataset* are dropped; None for no limit."""
     acceleration = dataset.acceleration
-    # A full load drops all rows that it does not read.
+    # A full load replaces all rows, so its window also limits the age of served rows.
     limit_s = window_of(dataset) if acceleration.refresh_mode == "full" else acceleration.retention_period_s
     return limit_s if acceleration.enabled else None
 

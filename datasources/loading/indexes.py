@@ -1,4 +1,4 @@
-"""The indexes of a snapshot, as declared in the YAML."""
+"""Creates the indexes of a snapshot as declared in the configuration."""
 
 from collections.abc import Iterator, Sequence
 
@@ -47,7 +47,7 @@ def merge(dataset: DatasetConfig, served: str, added: str, columns: Sequence[Col
     """
     Yield the statements that add the rows of the table *added* to *served*, according to `on_conflict`.
 
-    Both are quoted names of tables with these *columns*.
+    Both arguments are quoted names of tables with the given *columns*.
     """
     acceleration = dataset.acceleration
     keys = _quoted(acceleration.primary_key, columns, dataset)

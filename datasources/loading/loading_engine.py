@@ -38,7 +38,7 @@ TOO_LARGE = (
 #: Types that are valid in a table but not in a result.
 _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 
-#: Engine messages about the snapshot, not the source.
+#: Engine messages about writing the snapshot, not about the source.
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT)
 _WRITE_FAILURES = re.compile("|".join([*map(os.strerror, _WRITE_ERRNOS), "fsync failed"]))
 
@@ -50,10 +50,10 @@ _COLUMNS_READ = (
     "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = 'runtime' ORDER BY column_index"
 )
 
-#: The temporary table for a stream that a SELECT may read more than once.
+#: The temporary table for the rows of a stream, because a SELECT may read them more than once.
 _KEPT = "_rows"
 
-#: At most 1 / this of the engine's memory is left to a client library.
+#: A client library gets at most 1 / this of the engine's memory.
 _MAX_HELD_PART = 2
 
 
@@ -85,9 +85,9 @@ class Loaded:
 @dataclass(frozen=True, slots=True)
 class LoadingEngine:
     """
-    Loads for the runtime with the state directory *state_dir*, which errors never mention.
+    Reads sources into snapshot files. Errors never mention *state_dir*, the runtime's state directory.
 
-    The engine uses at most *memory_limit_bytes* of memory, the load's temporary space, and one thread.
+    The engine uses one thread, at most *memory_limit_bytes* of memory, and the load's temporary space.
     """
 
     state_dir: Path
@@ -108,7 +108,7 @@ class LoadingEngine:
             dataset: The dataset to read.
             refresh_sql: See `Order`.
             path: The file. The caller deletes it after an error.
-            load: The load.
+            load: The deadline, temporary space and served columns.
             newer_than: Read only newer rows; None for all.
 
         Raises:

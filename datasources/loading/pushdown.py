@@ -1,10 +1,10 @@
 """
-The columns and rows that a `refresh_sql` needs, so that a source can leave the rest unread.
+Determines the columns and rows that a `refresh_sql` needs, so that a source can skip the rest.
 
 They are derived from the parse tree with an allowlist, as in the gate (`queryengine.gate.parse_tree`). If the SELECT
 contains anything that could use columns without naming them, all columns are needed. If it could use rows that its
-WHERE excludes, all rows are needed. The result may therefore be too much, but never too little. The SELECT, with its
-WHERE, then runs on the rows that the source returns.
+WHERE excludes, all rows are needed. The source may therefore read too much, but never too little. The complete SELECT,
+including its WHERE, then runs on the rows that the source returns.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,14 +63,14 @@ _TIMES: Final[Mapping[str, str]] = {
 }
 _ZONED: Final = "timestamptz"
 
-#: The engine reads decimal numbers with more digits as approximate numbers.
+#: The engine reads decimal numbers with more digits as floating-point numbers.
 _MAX_DECIMAL_DIGITS: Final = 38
 
 _Node = Mapping[str, Any]
 
 
 def wanted_by(refresh_sql: str) -> Wanted:
-    """Return the needs of *refresh_sql*, a SELECT that the gate has admitted."""
+    """Return the columns and rows that *refresh_sql*, a SELECT admitted by the gate, needs."""
     with duckdb.connect(":memory:", config=_SETTINGS) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         try:
@@ -99,7 +99,7 @@ def _nodes(root: _Node) -> Iterator[_Node]:
 
 
 def _columns(nodes: Iterable[_Node]) -> frozenset[str] | None:
-    """Return every name that may be a column; None if there may be unnamed columns."""
+    """Return every name that may be a column; None if columns may be used without being named."""
     names: set[str] = set()
     lasts: set[str] = set()
     relations: set[str] = set()

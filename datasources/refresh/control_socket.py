@@ -3,9 +3,8 @@ Sends calls to the refresher from another process, with one JSON line in each di
 
 A request is `{"call": "datasets"}`, `{"call": "sharing"}`, `{"call": "waiting_for", "generation": ...}`, `{"call":
 "history", "name": ...}` or `{"call": "refresh", "name": ..., "admitted_sql": ..., "mode": ..., "jitter_max_s": ...,
-"caller": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket is in the state
-directory, and only the owner may use it, because the refresher trusts its clients to have checked the SQL that they
-send.
+"caller": ...}`. A reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket is in the state
+directory. Only its owner may use it, because the refresher relies on its clients to check the SQL that they send.
 """
 
 import json
@@ -38,17 +37,17 @@ logger = logging.getLogger(__name__)
 
 SOCKET_NAME = "control.sock"
 
-#: The maximum request and reply size in bytes. A request is mostly escaped SQL.
+#: The maximum sizes of requests and replies, in bytes. A request is mostly escaped SQL.
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 
 #: The length of the listen queue.
 _BACKLOG = 128
 
-#: Seconds between two checks for whether the socket file still exists.
+#: Seconds between checks that the socket file still exists.
 _POLL_S = 1.0
 
-#: Seconds that either side waits for the other. HTTP API callers wait at the same time.
+#: Seconds that each side waits for the other. An HTTP client may be waiting for the reply.
 _TIMEOUT_S = 5.0
 
 #: The maximum number of concurrent requests. Others wait in the listen queue.
@@ -65,8 +64,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
     One call. `name` is "" for calls that concern all datasets.
 
-    The field for SQL is called admitted here, so that a process of another release is refused, because it may send SQL
-    that was not checked.
+    The SQL field is called `admitted_sql` so that requests from another release, which may send unchecked SQL, are
+    refused.
     """
 
     call: Literal["datasets", "sharing", "waiting_for", "history", "refresh"]
@@ -79,7 +78,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
-    """Return the line of a request or a reply. A reply has a `result`, or the fields of an `error`."""
+    """Return a request or reply as one line. A reply has a `result`, or the fields of an `error`."""
     return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -138,7 +137,7 @@ def _result(control: DatasetControl, request: Request) -> Any:
         case "waiting_for":
             generation = getattr(control, "generation", 0)
             if request.generation > generation:
-                raise DatasetsUnavailableError  # The process was restarted and has not yet adopted the configuration.
+                raise DatasetsUnavailableError  # This process was restarted and has not yet loaded the configuration.
             result = control.waiting_for() if request.generation in {0, generation} else None
         case "history":
             result = control.history(request.name)
@@ -155,7 +154,7 @@ def _result(control: DatasetControl, request: Request) -> Any:
 
 class ControlServer:
     """
-    Serves *control*, which may be replaced, on the socket in *state_dir*, in separate threads.
+    Serves `control` on the socket in *state_dir*, in separate threads. `control` can be replaced at any time.
 
     Raises:
         StateDirectoryError: The socket cannot be created.
@@ -179,7 +178,7 @@ class ControlServer:
     def close(self) -> None:
         """Stop accepting requests. Requests in progress still get replies."""
         self._is_closed.set()
-        # A connection ends the wait in `accept` immediately, but `shutdown` would not.
+        # A connection ends the wait in `accept` immediately; `shutdown` would not.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waker:
             waker.setblocking(False)
             waker.connect(str(self._path))
@@ -286,7 +285,7 @@ class ControlClient:
         return None if waiting_for is None else not waiting_for
 
     def _ask(self, request: Request, kind: type[_T]) -> _T:
-        """Return the result of a request, which must be of this *kind*."""
+        """Return the result of *request*, converted to *kind*."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(_TIMEOUT_S)
@@ -299,7 +298,7 @@ class ControlClient:
 
 
 def _read_line(connection: socket.socket, limit: int) -> bytes:
-    """Return at most *limit* bytes of one line. The line is incomplete if the other side ends early."""
+    """Return at most *limit* bytes of one line. The line is incomplete if the other side closes early."""
     with connection.makefile("rb") as stream:
         return stream.readline(limit)
 

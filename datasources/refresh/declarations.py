@@ -1,4 +1,4 @@
-"""Checks the `refresh_sql` of datasets before anything is read."""
+"""Checks each dataset's `refresh_sql` before any source is read."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 
 
 def faults(config: RuntimeConfig, gate: StatementGate) -> tuple[ConfigFault, ...]:
-    """Return an error for each `refresh_sql` in the YAML that is not allowed. *gate* is DuckDB's, which loads."""
+    """Return an error for each declared `refresh_sql` that *gate* refuses. It is DuckDB's gate, as DuckDB loads."""
     found = []
     for dataset in config.datasets:
         if dataset.acceleration.refresh_sql is None:
@@ -25,7 +25,7 @@ def faults(config: RuntimeConfig, gate: StatementGate) -> tuple[ConfigFault, ...
 
 
 def with_admitted_sql(config: RuntimeConfig, gate: StatementGate) -> RuntimeConfig:
-    """Return *config*, which has no `faults`, with each `refresh_sql` rewritten for DuckDB if the gate does so."""
+    """Return *config*, which has no `faults`, with the SQL that the gate rewrote for DuckDB in each `refresh_sql`."""
 
     def admitted(dataset: DatasetConfig) -> DatasetConfig:
         written = dataset.acceleration.refresh_sql

@@ -55,10 +55,10 @@ _SOURCES = logging.getLogger("datasources.sources")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """
-    `errors` are mismatches with the columns.
+    The result of a dry run.
 
-    `warnings` are sources that cannot currently be read, warnings that a load would log, and descriptions of columns
-    that do not exist.
+    `errors` are declarations that do not fit the columns. `warnings` are sources that cannot currently be read,
+    warnings that a load would log, and descriptions of columns that do not exist.
     """
 
     errors: tuple[ConfigFault, ...]
@@ -70,8 +70,8 @@ class Inspection:
     """
     The expected result of loading one dataset: its `columns`, or None if the source cannot be read.
 
-    `faults` are pairs of a dataset field and a sentence. A fault of `from` means that the source cannot be read.
-    `remarks` are the same pairs for messages that a load would log, and for fields without effect.
+    `faults` are pairs of a dataset field and an error message. A fault for the field `from` means that the source
+    cannot be read. `remarks` are such pairs for messages that a load would log, and for fields without effect.
     """
 
     columns: tuple[Column, ...] | None
@@ -80,7 +80,7 @@ class Inspection:
 
 
 class _Warnings(logging.Handler):
-    """The `texts` of messages that sources log. They are collected instead of logged."""
+    """Collects the messages of sources in `texts`."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -93,7 +93,7 @@ class _Warnings(logging.Handler):
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Collect the messages that sources log."""
+    """Collect messages from sources instead of logging them."""
     handler = _Warnings()
     _SOURCES.addHandler(handler)
     _SOURCES.propagate = False
@@ -128,10 +128,10 @@ def inspect(dataset: DatasetConfig, engine: LoadingEngine, load: Load) -> Inspec
 
 def dry_run(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]] | None = None) -> Findings:
     """
-    Inspect the sources of *config* and create its views, whose SQL is allowed. The state directory is only read.
+    Inspect the sources of *config*, and create its views, whose SQL is already checked.
 
-    If *known* is given (dataset columns by lower-case name), no source is opened. Datasets that a cluster reads in
-    place and the views of a cluster are not inspected.
+    The state directory is only read. If *known* is given (columns by lower-case dataset name), no source is opened.
+    Datasets that a cluster reads in place, and views that run on a cluster, are not inspected.
 
     Raises:
         EngineUnavailableError: The engine cannot start.
@@ -171,7 +171,7 @@ class _Stage:
             self._remark(dataset, _remarks(dataset, columns or ()))
         if columns:
             self._compare(dataset.documentation, columns, dataset.line, f"{dataset.yaml_path}.columns")
-            with suppress(duckdb.Error):  # Only the source knows the type, so the dataset's views are not checked.
+            with suppress(duckdb.Error):  # If only the source knows a type, the dataset's views are not checked.
                 self._snapshots.append(self._empty(dataset, columns))
 
     def make_views(self) -> None:
@@ -208,7 +208,7 @@ class _Stage:
                         self._compare(view.documentation, columns, view.line, where)
 
     def _check_rules(self, gate: Gate, engine: EngineInstance) -> None:
-        """Record a fault for each rule of a key that does not fit the columns of the datasets."""
+        """Record an error for each key rule that does not fit the dataset columns."""
         relations = frozenset(one.name.lower() for one in self._config.datasets)
         relations |= frozenset(one.name.lower() for one in self._config.views)
         for rule in self._config.auth.rules:
@@ -224,7 +224,7 @@ class _Stage:
     def _columns(self, dataset: DatasetConfig) -> tuple[Column, ...] | None:
         """Return the columns that a load of *dataset* would produce now. If it would fail, record why."""
         engine = LoadingEngine(self._config.state_dir, self._config.query.memory_limit_bytes)
-        scratch = self._directory / f"{dataset.name.lower()}-columns"  # unlike any engine directory
+        scratch = self._directory / f"{dataset.name.lower()}-columns"  # differs from every engine directory
         scratch.mkdir()
         load = Load(
             deadline=Deadline(dataset.acceleration.refresh_timeout_s, threading.Event()),
@@ -278,7 +278,7 @@ def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tup
 
 
 def _remarks(dataset: DatasetConfig, source: Sequence[Column]) -> tuple[tuple[str, str], ...]:
-    """Return a remark if the `time_format` does not fit but is not needed. If it is needed, a load fails."""
+    """Return a remark if the `time_format` does not fit and is unused. If it is used, the load fails instead."""
     time = find_column(dataset.time_column or "", source)
     if time is None or dataset.time_format is None or window_of(dataset) is not None:
         return ()
@@ -287,7 +287,7 @@ def _remarks(dataset: DatasetConfig, source: Sequence[Column]) -> tuple[tuple[st
 
 
 def _columns_of(view: ViewConfig, gate: Gate, engine: EngineInstance) -> tuple[Column, ...]:
-    """Return the columns of *view* if its documentation names columns and they are known."""
+    """Return the columns of *view*; none if they are unknown or its documentation names no columns."""
     if not (view.documentation.columns or view.documentation.undescribed):
         return ()
     with suppress(QueryError):  # The view reads a dataset that was never loaded.
@@ -298,7 +298,7 @@ def _columns_of(view: ViewConfig, gate: Gate, engine: EngineInstance) -> tuple[C
 
 
 def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:
-    """Return the columns of published snapshots that match the YAML, by dataset name in lower case."""
+    """Return the columns of published snapshots that match the configuration, by lower-case dataset name."""
     declared = {dataset.name.lower(): fingerprint(dataset) for dataset in config.datasets}
     try:
         snapshots = read_manifest(config.state_dir).snapshots

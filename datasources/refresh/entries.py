@@ -1,4 +1,4 @@
-"""The refresher's state of each dataset and each queued run."""
+"""The state that the refresher keeps for each dataset and each queued run."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -13,12 +13,12 @@ from queryengine.manifest import Snapshot
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since, utc_in
 
-#: The error of a view. It contains no names, because a key may see the view but not the datasets that it reads.
+#: The error of a view. It names no dataset, because a key may see the view but not the datasets that it reads.
 _UNREADABLE = "Something that it reads cannot be loaded."
 
 
 def milliseconds_since(began: float) -> int:
-    """Return the time since *began* on the monotonic clock."""
+    """Return the milliseconds since *began*, in seconds on the monotonic clock."""
     return round((time.monotonic() - began) * 1000)
 
 
@@ -28,9 +28,9 @@ class QueueEntry:
     A queued run, and the SELECT to run, or None to load the whole source.
 
     `skips` means that the run may skip an unchanged source. `begins` is the earliest time at which it may start.
-    `joined` are the ids under which other nodes requested it. `caller` is the name or fingerprint of the requesting
-    key, empty without authentication, or None for a scheduled run. `stop` ends the load. `ready_at` is the time since
-    when the run has only been waiting for a free place.
+    `joined` contains the ids under which other nodes requested it. `caller` is the name or fingerprint of the
+    requesting key, empty without authentication, or None for a scheduled run. Setting `stop` ends the load. Since
+    `ready_at`, the run has only been waiting for a free slot.
     """
 
     entry: "DatasetEntry"
@@ -60,7 +60,7 @@ class DatasetEntry:
     file: str | None = None  # of the snapshot that the running load builds
     is_publishing: bool = False
     error: str | None = None
-    failures: int = 0  # in a row
+    failures: int = 0  # consecutive
     loaded_here: bool = False
     checked_at: str | None = None  # the end of the last successful run
     due: float | None = None
@@ -68,14 +68,18 @@ class DatasetEntry:
 
     @property
     def was_tried(self) -> bool:
-        """Whether a load has ended."""
+        """Whether at least one load has finished."""
         return self.loaded_here or self.error is not None
 
 
 def holds_up_ready(
     config: RuntimeConfig, dataset: DatasetConfig, snapshot: Snapshot | None, checked_at: str | None, *, was_tried: bool
 ) -> bool:
-    """Return whether readiness waits for a dataset: until it has data or *was_tried*, and while it is too old."""
+    """
+    Return whether readiness waits for *dataset*, because it has no data or its data is too old.
+
+    With `ready_state: on_registered`, a dataset without data prevents readiness only until it *was_tried*.
+    """
     if dataset.is_in_place or not dataset.required_for_ready:
         return False
     if snapshot is None:
@@ -87,7 +91,7 @@ def holds_up_ready(
 
 
 def last_check(snapshot: Snapshot, checked_at: str | None) -> str:
-    """Return when the served data was last known to be current. The list of runs may be lost or older than the data."""
+    """Return when the served data was last known to be current. The run history may be lost or older than the data."""
     return max(snapshot.created_at, checked_at or "")
 
 
@@ -151,7 +155,7 @@ class DatasetTable:
         self._entries = {dataset.name.lower(): DatasetEntry(dataset) for dataset in config.datasets}
 
     def __iter__(self) -> Iterator[DatasetEntry]:
-        """Yield the entries, in the order of the YAML."""
+        """Yield the entries, in configuration order."""
         return iter(self._entries.values())
 
     def __getitem__(self, name: str) -> DatasetEntry:
@@ -165,7 +169,7 @@ class DatasetTable:
         return name.lower() in self._entries
 
     def take_over(self, former: "DatasetTable", now: float) -> None:
-        """Continue with the entries of datasets whose declaration is unchanged. Their loads begin *now*."""
+        """Keep the entries of datasets whose declarations are unchanged. Queued scheduled loads become due *now*."""
         for name, entry in former._entries.items():  # noqa: SLF001 (of this class)
             declared = self._entries.get(name)
             if declared is None or replace(entry.config, line=0) != replace(declared.config, line=0):

@@ -1,15 +1,15 @@
 """
-The refresh queue, which decides which run begins next and which run must give up its place.
+The refresh queue, which decides which run starts next and which running load must give up its slot.
 
-Each load needs a place, and there are two places. Runs begin in the order of their requests, except that a key cannot
-keep others waiting:
+Each load needs a slot, and there are two slots. Runs start in the order of their requests, with rules that prevent one
+key from keeping others waiting:
 
-* Scheduled runs get a place when callers' requests occupy at most one place.
-* The caller with the fewest running loads is next, then the caller whose last load began the longest ago.
-* One or more callers may occupy both places while nobody else waits. If a run that is entitled to a place has waited
-  for `PATIENCE_S` seconds, the load that latest start is stopped and queued again.
+* Scheduled runs get a slot when callers' requests occupy at most one slot.
+* The caller with the fewest running loads is next. Ties go to the caller whose last load started the longest ago.
+* Callers may occupy both slots while nobody else waits. If a run that is entitled to a slot has waited for `PATIENCE_S`
+  seconds, the most recently started load that exceeds its share is stopped and queued again.
 
-Loads of materialized views count for the caller whose refresh caused them.
+A load of a materialized view counts for the caller whose refresh caused it.
 """
 
 from collections import defaultdict
@@ -22,12 +22,12 @@ from datasources.refresh.entries import QueueEntry, reads
 #: Seconds that a run waits before the load of a caller with more than its share is stopped.
 PATIENCE_S = 10.0
 
-#: With fewer places, a load that gives up its place might never finish.
+#: With fewer slots, a load that gives up its slot might never finish.
 _LEAST_PLACES = 2
 
 
 class FairQueue:
-    """The runs that wait for one of *places*, and the runs that have one. Guarded by the refresher's condition."""
+    """The runs that wait for one of *places* slots, and those that have one. Guarded by the refresher's condition."""
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -35,7 +35,7 @@ class FairQueue:
         self._running: list[QueueEntry] = []  # in starting order
         self._turns: dict[str, int] = {}  # when each caller's last load began
         self._began = 0
-        self._last: QueueEntry | None = None  # latest start
+        self._last: QueueEntry | None = None  # the most recently started run
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """Yield the waiting runs."""
@@ -43,7 +43,7 @@ class FairQueue:
 
     @property
     def running(self) -> tuple[QueueEntry, ...]:
-        """The runs that have a place."""
+        """The runs that have a slot."""
         return tuple(self._running)
 
     def add(self, queued: QueueEntry) -> None:
@@ -52,10 +52,10 @@ class FairQueue:
 
     def free(self, now: float) -> list[QueueEntry]:
         """
-        Return the queued runs that do not have to wait for another run, in order. Later runs overtake the others.
+        Return the queued runs that do not have to wait for another run, in queue order. They overtake blocked runs.
 
-        A run waits while its dataset is being loaded. The run of a view also waits while a relation that the view reads
-        is being loaded or will be loaded first, unless another caller requested that load.
+        A run waits while its dataset is being loaded. A view's run also waits while a relation that the view reads is
+        being loaded or is queued ahead of it, unless another caller requested that load.
         """
         free = []
         before: defaultdict[str, set[str | None]] = defaultdict(set)  # the callers of each load
@@ -71,7 +71,7 @@ class FairQueue:
         return free
 
     def next(self, now: float) -> QueueEntry | None:
-        """Return the run to begin at *now*; None if there is none."""
+        """Return the run to start at *now*; None if there is none."""
         ready = self._ready(now)
         scheduled = next((run for run in ready if run.caller is None), None)
         asked = min((run for run in ready if run.caller is not None), key=self._turn, default=None)
@@ -81,7 +81,7 @@ class FairQueue:
         return scheduled if has_callers or ready[0].caller is None else asked
 
     def begin(self, queued: QueueEntry) -> None:
-        """Give *queued* a place."""
+        """Assign a slot to *queued*."""
         self._waiting.remove(queued)
         self._running.append(queued)
         queued.stop, queued.ready_at, self._last = Event(), None, queued
@@ -90,11 +90,16 @@ class FairQueue:
             self._turns[queued.caller] = self._began
 
     def end(self, run: QueueEntry) -> None:
-        """Release the place of *run*, which has ended."""
+        """Release the slot of *run*, which has ended."""
         self._running.remove(run)
 
     def put_back(self, run: QueueEntry) -> QueueEntry:
-        """Queue the stopped *run* before all others. Return the queued run, which another run may have joined."""
+        """
+        Return the stopped *run* to the front of the queue, or join it to a queued run of the same dataset.
+
+        Returns:
+            The queued run.
+        """
         self.end(run)
         later = run.entry.waiting
         if later is None:
@@ -110,7 +115,7 @@ class FairQueue:
         return later
 
     def overdue(self, now: float) -> QueueEntry | None:
-        """Return the running load that must be stopped at *now* so that another can begin; None if there is none."""
+        """Return the running load that must be stopped at *now* so that another can start; None if there is none."""
         if not _LEAST_PLACES <= self._places <= len(self._running) or any(run.stop.is_set() for run in self._running):
             return None
         for waiting in self._ready(now):
@@ -121,7 +126,7 @@ class FairQueue:
         return None
 
     def _excess(self, waiting: QueueEntry) -> list[QueueEntry]:
-        """Return the running loads that occupy a place to which *waiting* is entitled."""
+        """Return the running loads that occupy a slot to which *waiting* is entitled."""
         callers = self._callers()
         if waiting.caller is None:
             excess = callers if len(callers) == self._places else []
@@ -144,7 +149,7 @@ class FairQueue:
 
 
 def joined(queued: QueueEntry, caller: str | None, *, skips: bool) -> str | None:
-    """Return the caller of *queued* after *caller* has joined it with a request that *skips* an unchanged source."""
+    """Return the caller of *queued* after *caller* joined it. With *skips*, an unchanged source may be skipped."""
     if not skips:
         return caller  # the caller whose SQL runs
     return None if queued.skips and caller is None else queued.caller

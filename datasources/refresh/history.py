@@ -1,9 +1,9 @@
 """
-The last refreshes of each dataset. They survive a restart.
+The refresh history: the last runs of each dataset, which survive a restart.
 
 The first line of the file is a JSON document. Each later line is a run that was added or updated since, so the cost of
-a change does not depend on the number of runs. When the later lines outgrow the document, the file is rewritten as one
-document.
+a change does not depend on the number of runs. When the later lines outgrow the document, the file is rewritten as a
+single document.
 """
 
 import json
@@ -41,8 +41,8 @@ class History:
     """
     Runs by dataset, newest first. Every change is on disk before the call returns. Thread-safe.
 
-    The constructor reads a predecessor's file in *state_dir* and lists its unfinished runs as failed (`interrupted`). A
-    damaged file or later line is dropped with a warning, because it must not prevent startup.
+    The constructor reads the file that a previous process left in *state_dir* and marks its unfinished runs as failed
+    (`interrupted`). A damaged file or later line is dropped with a warning, because it must not prevent startup.
     """
 
     def __init__(self, state_dir: Path, datasets: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class History:
                 self._append(b"".join(_line({"dataset": dataset, "run": asdict(run)}) for dataset, run in new))
 
     def interrupt(self) -> None:
-        """List every unfinished run as failed."""
+        """Mark every unfinished run as failed."""
         with self._lock:
             self._runs = {name: _interrupted(runs) for name, runs in self._runs.items()}
             self._write()
@@ -86,7 +86,7 @@ class History:
         try:
             size = _save(self._path, self._runs)
         except OSError as exc:
-            # The list in memory is correct. A full disk must not stop a refresh, which may free space.
+            # The history in memory is complete. A full disk must not stop a refresh, which may free space.
             if self._is_saved:
                 logger.warning("The refresh history cannot be saved: %s", exc.strerror)
             self._is_saved = False
@@ -95,13 +95,13 @@ class History:
 
 
 def ended_runs(state_dir: Path) -> dict[str, list[RefreshRun]]:
-    """Return the runs in the file of *state_dir* by dataset name, newest first, with none unfinished."""
+    """Return the runs saved in *state_dir* by dataset name, newest first. Unfinished runs are marked as failed."""
     return {name: _interrupted(runs) for name, runs in _read(state_dir / HISTORY_NAME).items()}
 
 
 def adopt(state_dir: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> None:
     """
-    Make the next `History` of *state_dir* begin with *runs*, which are by dataset name, newest first.
+    Save *runs* (by dataset name, newest first) as the initial content of the next `History` of *state_dir*.
 
     Raises:
         OSError: The file cannot be written.
@@ -150,7 +150,7 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
 
 
 def _run_of(item: Any) -> RefreshRun:
-    """Return the run for the JSON object *item*. The age of data is computed from the run's end."""
+    """Return the run in the JSON object *item*. Its end must be a valid time, because ages are computed from it."""
     run = msgspec.convert(item, RefreshRun)
     if run.finished_at is not None:
         seconds_since(run.finished_at)
@@ -158,7 +158,7 @@ def _run_of(item: Any) -> RefreshRun:
 
 
 def _interrupted(runs: Iterable[RefreshRun]) -> list[RefreshRun]:
-    """Return *runs* with unfinished runs listed as failed."""
+    """Return *runs* with unfinished runs marked as failed."""
     now = utc_now()
     return [
         run if run.finished_at else replace(run, status="failed", finished_at=now, error=INTERRUPTED) for run in runs

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 def carry_out(
     queued: QueueEntry, builder: Builder, snapshots: SnapshotDirectory, share: Share | None, trace: RefreshTrace
 ) -> RefreshRun:
-    """Build with *builder* and publish, to *share* first. Return the run with its result or error."""
+    """Build a snapshot and publish it, first to *share* if given. Return the run with its result or error."""
     run = queued.run
     dataset = queued.entry.config
     deadline = Deadline(dataset.acceleration.refresh_timeout_s, queued.stop)

@@ -1,9 +1,9 @@
 """
-Loads in a separate process that can be killed (`datasources.refresh.loader_process`).
+Runs loads in a separate process that can be killed (`datasources.refresh.loader_process`).
 
 A DuckDB call that ignores interrupts, or that uses memory that DuckDB does not count, could block its process
-permanently. Here nothing else depends on that process. Its own deadline ends the load, and if that fails, the process
-is killed. Unfinished files are then deleted, and the next load starts another process.
+permanently. Nothing else depends on the loader process. The deadline normally ends a load inside the process. If that
+fails, the process is killed, its unfinished files are deleted, and the next load starts another process.
 """
 
 import json
@@ -30,15 +30,15 @@ from system.state_directory import remove_ours
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after a load's deadline when its process is killed.
+#: Seconds after a load's deadline at which its process is killed.
 GRACE_S = 1.0
-#: Seconds between two checks for whether the runtime is stopping.
+#: Seconds between checks whether the runtime is stopping.
 _POLL_S = 0.05
-#: The maximum wait for a process that was told to end, or killed, in seconds.
+#: The maximum wait for the end of a process that was told to end or was killed, in seconds.
 _END_S = 2.0
 #: The maximum pause within a message to or from a process, in whole seconds. A process that stalls longer is killed.
 _STALL_S = 10
-#: The maximum length of a response. A process that reads untrusted files might announce any length.
+#: The maximum length of a response. A process that reads untrusted files might announce an arbitrary length.
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -50,9 +50,9 @@ class LoaderFaultError(Exception):
 
 class LoaderProcess:
     """
-    A `Builder` that runs the builds of *builder* in a separate process. For one thread at a time.
+    A `Builder` that runs *builder* in a separate process. Not thread-safe.
 
-    The process serves one load after the other. If it died or was killed, the next load starts another process. It
+    The process serves one load after another. If it died or was killed, the next load starts another process. It
     always ends with the thread that started it.
     """
 
@@ -62,7 +62,7 @@ class LoaderProcess:
         self.phases: Mapping[str, float] = {}
 
     def start(self) -> None:
-        """Start the process, so that the first load does not have to wait for it. The load reports a failure."""
+        """Start the process so that the first load does not wait for it. If this fails, the load reports the error."""
         with suppress(SnapshotError):
             self._running()
 
@@ -152,7 +152,7 @@ class _Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended by itself."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
     def ask(self, request: bytes, deadline: Deadline) -> dict[str, Any] | None:
@@ -175,7 +175,7 @@ class _Child:
     def end(self, *, kill: bool = False) -> str:
         """Close the connection, which ends the process, or *kill* it. Return how it ended, for an error message."""
         self._connection.close()
-        # If the process is ending by itself, wait for its exit code, which says more than our own signal.
+        # If the process is ending by itself, wait for its exit code, which is more informative than our own signal.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_POLL_S if kill else _END_S)
         self._process.kill()

@@ -1,8 +1,8 @@
 """
 The program of the loader process: `python -m datasources.refresh.loader_process DESCRIPTOR PARENT`.
 
-The process reads requests from `datasources.refresh.loader` on its connection, builds one snapshot after the other, and
-ends when the connection ends. Its parent decides when it ends, so it ignores signals.
+The process reads requests from `datasources.refresh.loader` on its connection, builds one snapshot after another, and
+exits when the connection is closed. It ignores signals, because its parent decides when it exits.
 """
 
 import errno
@@ -35,11 +35,11 @@ from runtimeconf.plugins import secret_params
 from system import process_limits
 from system.process_limits import die_with_parent
 
-#: The niceness of loads, which is higher than the niceness of statements.
+#: The nice value of loads. It is higher than that of statements, so statements get the CPU first.
 NICENESS = 10
 
-#: The memory of a load in addition to the idle process's memory, as a multiple of `memory_limit`. DuckDB keeps its
-#: buffers below that limit. The rest is for memory that DuckDB does not count.
+#: The memory limit of a load beyond the idle process's memory, as a multiple of `memory_limit`. DuckDB keeps its
+#: buffers below `memory_limit`. The rest is for memory that DuckDB does not count.
 MEMORY_PARTS = 1.25
 #: An additional allowance for the fixed cost of a load: an instance, thread stacks, allocator mappings (about 100 MiB,
 #: mostly never touched), and DuckDB's memory per column while it reads and writes. A Parquet file with 300 columns took
@@ -77,7 +77,7 @@ def main(descriptor: int, parent: int) -> None:
     with connection, suppress(EOFError, ConnectionError):
         while True:
             request = json.loads(connection.recv_bytes())
-            # Importing a library takes memory once. This memory is not counted against the load or the process.
+            # Importing a library uses memory once. This memory counts as part of the idle process.
             if import_source(request["order"]["dataset"]["connector"]):
                 base = memory.use().resident
             memory.limit(int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"]) + SPARE_BYTES)
@@ -114,7 +114,7 @@ def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The disk of a load: the free bytes when the load begins, and the bytes that it leaves free."""
+    """The disk that a load writes to: the bytes free when the load begins, and the bytes that it must leave free."""
 
     free_bytes: int
     kept_bytes: int
@@ -133,7 +133,7 @@ class Disk:
         return max(0, self.free_bytes - self.kept_bytes)
 
     def explained(self, error: SnapshotError) -> SnapshotError:
-        """Return *error*, adding the reason if a file exceeded `room_bytes`."""
+        """Return *error*. If a file exceeded `room_bytes`, the message explains that the disk is too full."""
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         too_large, said = os.strerror(errno.EFBIG), str(error)
         if too_large not in said or (hard != resource.RLIM_INFINITY and hard < self.room_bytes):

@@ -19,7 +19,7 @@ class DatasetManager(DatasetControl, Protocol):
 
     @property
     def generation(self) -> int:
-        """The number of the configuration."""
+        """The generation number of the configuration."""
 
     def start(self) -> None:
         """Start loading each dataset as soon as possible. Published data has already been verified."""
@@ -44,7 +44,7 @@ class DatasetManager(DatasetControl, Protocol):
 
 def manager_of(config: RuntimeConfig, builders: Sequence[Builder]) -> DatasetManager:
     """
-    Return a manager that loads with *config* and *builders*. Without builders, this process loads the data itself.
+    Return a manager for *config* that loads with *builders*. Without builders, this process loads the data itself.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.

@@ -17,13 +17,13 @@ class RefreshTrace:
         self._phases: list[tuple[str, float]] = []
 
     def built(self, phases: Mapping[str, float]) -> None:
-        """Add the *phases* (in seconds) of the build that has just ended; none if they are unknown."""
+        """Add the *phases* (in seconds) of the build that has just ended; empty if they are unknown."""
         phases = phases or {"build": time.monotonic() - self._began}
         self._phases = [(name, spent_s * 1000) for name, spent_s in phases.items()]
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """The trace fields for the refresh's log line; none without traces."""
+        """The trace fields for the refresh's log line; empty if tracing is off."""
         return log_fields(self._trace)
 
     def end(self, dataset: str, run: RefreshRun) -> None:

@@ -1,4 +1,8 @@
-"""Keeps the published data of every dataset fresh with loading threads, under one configuration after another."""
+"""
+Keeps the published data of every dataset fresh, with loading threads.
+
+Each configuration has its own refresher. After a reload, the new refresher takes over from its predecessor.
+"""
 
 import logging
 import math
@@ -25,7 +29,7 @@ from system.wallclock import utc_now
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two checks for whether loads that somebody waits for must end.
+#: Seconds between calls of the `load_once` check.
 _CHECK_S = 0.1
 
 #: The maximum number of concurrent loads.
@@ -34,7 +38,7 @@ MAX_LOADS = 2
 #: Seconds without a load after which builders release their resources.
 REST_S = 20.0
 
-#: Seconds that an interrupted load has to end.
+#: Seconds within which an interrupted load must end.
 _END_S = 10.0
 
 #: Seconds between two checks of the published files.
@@ -49,9 +53,9 @@ class Refresher:
 
     Args:
         config: The runtime's configuration.
-        builders: The builders to load with, each in its own thread. If there are none, this process loads the data
+        builders: The builders, each of which loads in its own thread. If there are none, this process loads the data
             itself.
-        predecessor: A finished refresher, whose state and requests this refresher takes over.
+        predecessor: A finished refresher whose state and requests this refresher takes over.
         share: Publishes each snapshot to other nodes before it is published here; None if there are no other nodes.
         now: The monotonic clock for intervals, in seconds.
         chance: Returns random numbers, from 0 to 1, for the jitter.
@@ -122,7 +126,7 @@ class Refresher:
         self._datasets.snapshots.drop_undeclared()
 
     def start(self) -> None:
-        """Load all datasets in the order of the YAML, with views last, and keep them fresh."""
+        """Load all datasets in configuration order, with views last, and keep them fresh."""
         with self._condition:
             self._runs.load_all()
         for thread in (*self._threads, self._watcher):
@@ -134,8 +138,8 @@ class Refresher:
         """
         Load the datasets *names* once, and return each declared name with its run.
 
-        Call this instead of `start`, and call `stop` afterwards. *check* is called several times a second, and ends the
-        wait if it raises. Raises UnknownDatasetError, before anything is loaded, if a name is unknown.
+        Call this instead of `start`, and call `stop` afterwards. *check* is called several times a second. If it
+        raises, the wait ends. If a name is unknown, UnknownDatasetError is raised before anything is loaded.
         """
         entries = [self._datasets[name] for name in dict.fromkeys(name.lower() for name in names)]
         with self._condition:
@@ -154,7 +158,7 @@ class Refresher:
         """
         Interrupt the running loads and stop. Return False if a load is still running after *timeout_s* seconds.
 
-        Unfinished runs are listed as failed (`interrupted`).
+        Unfinished runs are marked as failed (`interrupted`).
         """
         has_ended = self._end(timeout_s)
         if has_ended:
@@ -202,7 +206,7 @@ class Refresher:
             if self._successor is not None:
                 return self._successor.request_refresh(name, sql, run_id=run_id, **options)
             if self._stop.is_set() and not self._is_finishing:
-                raise DatasetsUnavailableError  # Nobody would carry out the request or list its result.
+                raise DatasetsUnavailableError  # Nothing would run the request or record its result.
             return self._runs.request(entry, sql, run_id=run_id, **options)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
@@ -253,7 +257,7 @@ class Refresher:
         log_run(entry, run, trace, self._now(), is_stopping=self._stop.is_set())
 
     def _watch(self) -> None:
-        """Until the refresher stops, reload lost published data, and record the reason."""
+        """Until the refresher stops, stop overdue loads, reload damaged published data, and record the reasons."""
         snapshots = self._datasets.snapshots
         while not self._stop.wait(POLL_S):
             try:

@@ -1,4 +1,4 @@
-"""Reports how a refresh ended to the log and the counters."""
+"""Reports the outcome of a refresh to the log and the metrics."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ _LOG_INTERVAL_S = 60.0
 
 
 def log_run(entry: DatasetEntry, run: RefreshRun, trace: RefreshTrace, now: float, *, is_stopping: bool) -> None:
-    """Report *run*, which has just ended. *now* is on the clock for intervals, in seconds."""
+    """Report *run*, which has just ended. *now* is in seconds on the refresher's monotonic clock."""
     outcome: RefreshOutcome = "failed" if run.error is not None else "unchanged" if run.unchanged else "succeeded"
     duration_s = (run.duration_ms or 0) / 1000
     telemetry.state.send(RefreshEvent(entry.config.name, outcome, time.time() - duration_s, duration_s, run.rows))

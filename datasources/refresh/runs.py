@@ -1,7 +1,7 @@
 """
 The runs of a refresher: waiting, running and finished runs, and the schedule of the next ones.
 
-All refreshes wait in one queue (`datasources.refresh.fair_queue`), whether requested by startup, the schedule or a
+All refreshes go through one queue (`datasources.refresh.fair_queue`), whether requested by startup, the schedule or a
 caller. A dataset has at most one running and one queued run. A further request joins the queued run. If two callers
 send different `refresh_sql`, the later SQL applies to both, because a load replaces all data and the earlier result
 would be replaced immediately. The run is a full load if any request asks for one, and begins at the earliest requested
@@ -30,9 +30,9 @@ from system.wallclock import utc_now
 
 class Runs:
     """
-    The runs of *datasets*, at most *places* at once. Every change is saved in *history*.
+    The runs of *datasets*. At most *places* loads run at once. Every change is saved in *history*.
 
-    Guarded by *changed*, which is notified of new runs. *now* and *chance* are the refresher's.
+    Guarded by *changed*, which is notified of new runs. For *now* and *chance*, see `Refresher`.
     """
 
     def __init__(  # noqa: PLR0913 (one per thing that a refresher owns)
@@ -133,7 +133,7 @@ class Runs:
         """
         Queue a load of the dataset, or join the queued load. The caller saves the run in the history.
 
-        *skips* marks a scheduled request. It changes a queued run only in that the run may begin sooner.
+        *skips* marks a scheduled request, which changes a queued run only in that the run may begin sooner.
         """
         mode = mode or entry.config.acceleration.refresh_mode
         begins = self._now() + self._chance() * jitter_max_s
@@ -180,7 +180,7 @@ class Runs:
         self.load_soon(due)
 
     def end(self, queued: QueueEntry, run: RefreshRun) -> None:
-        """Release the place of a run that has ended as *run*, and load the views of the data that it published."""
+        """Release the slot of *queued*, which ended as *run*. Queue loads of the views that read the new data."""
         entry, queued.run = queued.entry, run
         self._queue.end(queued)
         entry.is_running = False
@@ -212,7 +212,7 @@ class Runs:
         return None if pause_s is None else self._now() + pause_s
 
     def put_back(self, queued: QueueEntry) -> None:
-        """Queue a load again that was stopped in favour of another."""
+        """Queue again a load that was stopped in favour of another."""
         queued.entry.is_running = False
         self._history.put(*self._queue.put_back(queued).recorded())
         self._changed.notify_all()
@@ -230,5 +230,5 @@ class Runs:
             run.stop.set()
 
     def interrupt(self) -> None:
-        """List every unfinished run as failed (`interrupted`)."""
+        """Mark every unfinished run as failed (`interrupted`)."""
         self._history.interrupt()

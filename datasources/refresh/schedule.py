@@ -1,8 +1,9 @@
 """
-Decides when a dataset is loaded again. All times are in seconds on the refresher's clock, which never jumps.
+Decides when a dataset is loaded again. All times are in seconds on the refresher's monotonic clock.
 
-Only `refresh_cron` uses the time of day, at the end of each load. A failed load is retried after a pause that grows
-with the number of failures. While the last good data is served, the pause is never longer than the interval.
+Only `refresh_cron` depends on the time of day, which is read at the end of each load. A failed load is retried after a
+pause that grows with the number of failures. While the last good data is served, the pause is never longer than the
+interval.
 """
 
 from dataclasses import dataclass
@@ -32,11 +33,12 @@ class Backoff:
         return min(self.first_s * 2.0**steps, self.longest_s) * (1 + self.jitter * chance)
 
 
-#: No data can be served. The pause doubles at every second failure, so that it never exceeds 8 s within the first 20 s
-#: of an outage. A machine that starts before its database has data within 10 s of the database.
+#: For datasets without data to serve. The pause doubles at every second failure, so it never exceeds 8 s within the
+#: first 20 s of an outage. A runtime that starts before its database has data within 10 s after the database is up.
 WITHOUT_DATA = Backoff(first_s=2.0, longest_s=60.0, failures_per_step=2, jitter=0.0)
 
-#: The last good data is served. There is jitter because a source that many runtimes read fails for all of them at once.
+#: For datasets whose last good data is served. Jitter is needed because a source read by many runtimes fails for all
+#: of them at once.
 WITH_DATA = Backoff(first_s=5.0, longest_s=300.0, failures_per_step=1, jitter=0.5)
 
 #: The default of refresh_jitter_max, as a fraction of the interval.
@@ -92,6 +94,6 @@ def jitter_s(acceleration: AccelerationConfig, chance: float) -> float:
     most_s = acceleration.refresh_jitter_max_s
     if most_s is None:
         most_s = JITTER_PART * (acceleration.refresh_check_interval_s or 0.0)
-    if acceleration.retention_check_interval_s is not None:  # Expired rows must not wait for long.
+    if acceleration.retention_check_interval_s is not None:  # Expired rows must be dropped soon.
         most_s = min(most_s, acceleration.retention_check_interval_s)
     return chance * most_s

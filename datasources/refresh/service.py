@@ -1,8 +1,8 @@
 """
-The datasets of one process.
+Provides the datasets to one process.
 
-Of all processes that share a state directory, the lock holder refreshes the data and answers the others over the
-control socket. The others are followers. They ask the holder, and try to take over when it is gone.
+Of all processes that share a state directory, the lock holder refreshes the data and serves the others over the
+control socket. The others are followers: they send their calls to the holder, and try to take over when it is gone.
 """
 
 import logging
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 #: Seconds that startup waits for a predecessor to end, or for the holder's first response.
 _START_WAIT_S = 5.0
 
-#: Seconds between two checks for whether this process still holds the state directory or can take over.
+#: Seconds between checks whether this process still holds the state directory, or can take over.
 _POLL_S = 1.0
 
 
@@ -52,10 +52,10 @@ def load_once(
     check: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[str, RefreshRun], ...]:
     """
-    Load the datasets *names*, or if there are none, all datasets whose sources have changed.
+    Load the datasets *names*. If *names* is empty, load all datasets whose sources have changed.
 
     The state directory is locked during the load. *check* is called several times a second. If it raises, unfinished
-    runs are listed as failed (`interrupted`).
+    runs are marked as failed (`interrupted`).
 
     Returns:
         The declared name and the run of each dataset.
@@ -86,7 +86,7 @@ def load_once(
 
 class DatasetService:
     """
-    A `DatasetControl` that refreshes, or follows the process that does.
+    A `DatasetControl` that refreshes the datasets, or follows the process that does.
 
     Args:
         config: The runtime's configuration.

@@ -53,7 +53,7 @@ class Share(Protocol):
         Make all nodes serve *snapshot*, whose file exists.
 
         Raises:
-            SnapshotError: They do not serve it or may not know it yet. *snapshot* must not be served here either.
+            SnapshotError: The nodes do not serve it, or may not know it yet. It must not be served here either.
         """
 
 
@@ -61,9 +61,9 @@ class SnapshotDirectory:
     """
     The manifest and the snapshot files of *state_dir*.
 
-    The constructor deletes a predecessor's unfinished files. In the manifest it keeps only undamaged snapshots that
-    *fit* the *datasets*, usually the snapshots built from their current declarations. Thread-safe, but each dataset
-    must be published by one thread at a time.
+    The constructor deletes unfinished files of a previous process. In the manifest, it keeps only undamaged snapshots
+    that *fit* the *datasets*, usually those built from their current declarations. Thread-safe, but each dataset must
+    be published by one thread at a time.
 
     Raises:
         StateDirectoryError: The directory cannot be written.
@@ -96,7 +96,7 @@ class SnapshotDirectory:
 
     def redeclare(self, datasets: Sequence[DatasetConfig]) -> None:
         """
-        Use other declarations. Snapshots that do not fit them count as not loaded, but stay published for now.
+        Switch to other declarations. Snapshots that do not fit them count as not loaded, but stay published for now.
 
         Statements on an engine with the previous declarations may still read such snapshots. Their replacements are
         staged until `drop_undeclared`. Another call of this method discards staged replacements.
@@ -188,7 +188,7 @@ class SnapshotDirectory:
 
     def withdraw_damaged(self) -> dict[str, str]:
         """
-        Stop serving snapshots whose file is missing or damaged, and delete the rest of the file.
+        Stop serving snapshots whose files are missing or damaged, and delete what is left of these files.
 
         A file is read only if its stamp has changed since the file was last known to be good.
 
@@ -218,7 +218,7 @@ class SnapshotDirectory:
                 return {}
             kept = tuple(snapshot for snapshot in self._manifest.snapshots if snapshot.file not in faults)
             manifest = self._next(kept)
-            # Do this before anybody can read the new manifest, because its readers ask what is served.
+            # Do this before the new manifest can be read, because its readers ask what is served.
             self._serve(manifest)
             self._seen = None
             with suppress(OSError):  # `restore` tries again.
@@ -270,7 +270,7 @@ class SnapshotDirectory:
         return is_durable
 
     def _serve(self, manifest: Manifest) -> None:
-        """Remember the manifest that was written."""
+        """Record *manifest*, which was written, as the served one."""
         self._manifest, self._seen = manifest, self._signature()
         declared = {one.dataset: one for one in manifest.snapshots if one.file not in self._undeclared}
         self._snapshots = declared | self._staged
@@ -281,7 +281,7 @@ class SnapshotDirectory:
         return signature(str(manifest_path(self._state_dir)))
 
     def _stamp(self, file: str) -> _Stamp | None:
-        """Return a stamp that changes whenever a snapshot file changes, because nobody can set the ctime."""
+        """Return a stamp that changes whenever a snapshot file changes, because programs cannot set the ctime."""
         try:
             found = (self._state_dir / SNAPSHOT_DIRECTORY / file).stat()
         except OSError:
@@ -293,7 +293,7 @@ class SnapshotDirectory:
             found = read_manifest(self._state_dir)
         except ManifestError as exc:
             logger.warning("%s Everything is loaded from the sources again.", exc)
-            # Readers identify data by its generation. The time is greater than any generation of the lost manifest.
+            # Readers identify data by its generation. The current time exceeds every generation of the lost manifest.
             found = Manifest(generation=int(time.time()))
             write_manifest(self._state_dir, found)
             return found

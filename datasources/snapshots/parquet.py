@@ -1,8 +1,8 @@
 """
 Writes the rows of a snapshot to a Parquet file that a cluster can read.
 
-A type that clusters lack is written as another type that keeps all values. If there is no such type, or a value does
-not fit, the export fails. Nothing is rounded.
+A type that clusters do not support is written as another type that keeps all values. If there is no such type, or a
+value does not fit, the export fails. Nothing is rounded.
 """
 
 from collections.abc import Mapping
@@ -39,10 +39,10 @@ _WRITTEN_AS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("time", "time_ns", "time with time zone", "interval", "uuid", "enum", "bit"), "VARCHAR"),
 }
 
-#: The beginning of our sentences that the engine raises.
+#: The prefix of our own error messages, which the engine raises.
 _OURS: Final = 'Column "'
 
-#: Clusters have no infinite dates. An infinite date would become a day in the far future.
+#: Clusters do not support infinite dates. An infinite date would become a day in the far future.
 _INFINITE = (
     "SELECT path_in_schema FROM parquet_metadata({}) WHERE type IN ('INT32', 'INT64') "
     "AND (stats_min LIKE '%infinity' OR stats_max LIKE '%infinity')"
@@ -50,7 +50,7 @@ _INFINITE = (
 
 
 def parquet_path(state_dir: Path, snapshot: Snapshot) -> Path:
-    """Return the path of the Parquet file of *snapshot*. The file exists from the export to the upload."""
+    """Return the path of the Parquet file of *snapshot*. The file exists between the export and the upload."""
     source = snapshot_path(state_dir, snapshot)
     return source.with_name(f"{source.name}.parquet")  # Code that removes a snapshot also removes files next to it.
 

@@ -52,7 +52,7 @@ SCRATCH_DIRECTORIES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}")
 
 logger = logging.getLogger(__name__)
 
-#: Errors that mean that the process or the machine lacks resources.
+#: Error numbers that mean that the process or the machine lacks resources.
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -67,7 +67,7 @@ def fingerprint(dataset: DatasetConfig) -> str:
         refresh_sql_of(dataset),
         append.time_column_of(dataset),
     ]
-    if declared := indexes.declared(dataset):  # Without indexes, equal to older releases.
+    if declared := indexes.declared(dataset):  # Without indexes, the fingerprint equals that of older releases.
         settings.append(declared)
     if (window_s := window_of(dataset)) is not None:
         settings += [window_s, retention_of(dataset), dataset.time_column, dataset.time_format]
@@ -77,7 +77,7 @@ def fingerprint(dataset: DatasetConfig) -> str:
 
 
 def refresh_sql_of(dataset: DatasetConfig) -> str | None:
-    """Return the `refresh_sql` in the YAML; None if the acceleration is disabled."""
+    """Return the declared `refresh_sql`; None if there is none or acceleration is disabled."""
     return dataset.acceleration.refresh_sql if dataset.acceleration.enabled else None
 
 
@@ -85,8 +85,8 @@ class Verifier:
     """
     Verifies snapshots in *state_dir* with an engine that can open nothing else.
 
-    Starting an engine takes ten times as long as verifying a snapshot, so one engine verifies many snapshots. For one
-    thread at a time. The owner closes it.
+    Starting an engine takes ten times as long as verifying a snapshot, so one engine verifies many snapshots. Not
+    thread-safe. The owner closes it.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -112,7 +112,7 @@ class Verifier:
 
     def verify_content(self, snapshot: Snapshot) -> None:
         """
-        Compare the columns and the number of rows.
+        Compare the columns and the number of rows in the file with *snapshot*.
 
         Raises:
             SnapshotError: They differ, or this engine cannot read the file.
@@ -192,7 +192,7 @@ class Order:
 
 
 class Builder(Protocol):
-    """Loads datasets."""
+    """Builds snapshots of datasets."""
 
     @property
     def phases(self) -> Mapping[str, float]:
@@ -222,7 +222,7 @@ class Builder(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class SnapshotBuilder:
     """
-    Builds snapshots below *state_dir*, in the calling thread. For one thread at a time.
+    Builds snapshots below *state_dir*, in the calling thread. Not thread-safe.
 
     A load uses at most *memory_limit_bytes* of memory, *temp_directory_limit_bytes* of temporary space, and one thread,
     so it takes at most one core from running statements. With *checks_sql*, the gate checks an order's SELECT again,
@@ -254,8 +254,8 @@ class SnapshotBuilder:
         """
         See `Builder.phases`.
 
-        "load" reads the source and writes the file, "sync" and "verify" make it durable and check it, and "export"
-        writes Parquet.
+        "load" reads the source and writes the file, "sync" makes the file durable, "verify" checks it, and "export"
+        writes the Parquet file.
         """
         return {}
 
@@ -326,7 +326,7 @@ class SnapshotBuilder:
             parquet.export(self.state_dir, snapshot, self.memory_limit_bytes, deadline)
 
     def _content(self, order: Order, path: Path, load: Load) -> Loaded | None:
-        """Write the file. Return None if the served snapshot stays."""
+        """Write the file. Return None if the served snapshot stays in use."""
         dataset, served = append.in_mode(order.dataset, order.mode), order.served
         may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
         by_time = None if order.mode == "full" else append.time_column_of(dataset)
@@ -390,7 +390,7 @@ class SnapshotBuilder:
 
     @contextlib.contextmanager
     def _load(self, order: Order, deadline: Deadline) -> Iterator[Load]:
-        """Begin a load with a scratch directory, which is deleted at the end."""
+        """Provide a `Load` with a scratch directory, which is deleted at the end."""
         scratch = scratch_directory(self.state_dir, order.file)
         # The parent directory stays because another load may be about to create its own directory in it.
         scratch.parent.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Reads CSV files with the format that their parameters describe."""
+"""Reads CSV files in the format that their parameters describe."""
 
 import codecs
 import csv
@@ -50,7 +50,7 @@ _VALUE = re.compile(r"[-+.\d]|(?i:true|false|nan|inf|epoch)")
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
-#: Types that the engine reads from text as `exact_types` does.
+#: Types that the engine reads from text in the same way as `exact_types`.
 _READ_BY_THE_ENGINE = frozenset(
     {TEXT, "BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"}
 )
@@ -75,11 +75,10 @@ _TRIED = {
     "HUGEINT": "HUGEINT",
 }
 _AS_TEXT = Found(TEXT)
-
-#: The characters that count as thousands separators, including several spaces and apostrophes.
+#: Characters that count as the same thousands separator: several spaces, and several apostrophes.
 _ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
 
-#: A warning about the file %s.
+#: Warnings about the file %s.
 HEADER_LOOKS_LIKE_DATA = (
     "The first row of '%s' names the columns, but looks like data: set params.csv_has_header to false if it is data, "
     "else to true"
@@ -102,10 +101,10 @@ _WITH_COMMA = rf"\s*[-+]?(?:\d+(?:[.{''.join(_ALIKE.values())}]\d{{3}})*(?:,\d+)
 
 class Csv(FileFormat):
     """
-    CSV files with the same columns. Types come from all rows.
+    CSV files with the same columns. The column types are determined from all rows.
 
-    The default is RFC 4180 in UTF-8, with column names in the first line. The delimiter is the most frequent of comma,
-    tab, semicolon and bar in that line.
+    The default is RFC 4180 in UTF-8, with column names in the first line. The delimiter is whichever of comma, tab,
+    semicolon and vertical bar is most frequent in that line.
     """
 
     name = "CSV"
@@ -170,7 +169,7 @@ class Csv(FileFormat):
             logger.warning(HEADER_LOOKS_LIKE_DATA, self.files[0].shown)
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
-        """Read the columns as text if the engine found no types for them. Only then does it name the line."""
+        """If the engine failed to find types, read the columns as text, so that its message contains the line."""
         if "sniffing" not in str(error):
             return str(error)
         for path in self.paths:
@@ -275,7 +274,7 @@ class Csv(FileFormat):
                 raise SourceError(f"'{file.shown}': a row has more fields than the first line.")
 
     def _texts(self, more: int = 0) -> list[str]:
-        """Return the options for text columns c0, c1 and so on, with *more* columns than the file has."""
+        """Return the options for text columns c0, c1 and so on, plus *more* columns that the file does not have."""
         columns = ", ".join(f"{literal(f'c{index}')}: 'VARCHAR'" for index in range(len(self._names) + more))
         return [f"header = {self._has_header}", "auto_detect = false", f"columns = {{{columns}}}"]
 
@@ -323,7 +322,7 @@ class Csv(FileFormat):
     def _typed(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Return a relation whose columns have types that keep all values exactly; see `exact_types`."""
         self._uncertain: list[str] = []
-        # The types are determined from all values below, so the engine only samples some.
+        # The code below determines the types from all values, so a sample is enough for the engine.
         everything = ("files_to_sniff = -1", "union_by_name = true", f"auto_type_candidates = {literals(_TYPES)}")
         rows = -1 if self.params.thousands_separator is not None else _SNIFFED
         options = (*self._header_options(has_header=self._has_header), *everything, f"sample_size = {rows}")
@@ -367,10 +366,10 @@ class Csv(FileFormat):
 
     def _looked_at(self, connection: duckdb.DuckDBPyConnection, texts: str, words: Sequence[str]) -> dict[str, str]:
         """
-        Return the types to try for the columns in *words* whose first values are not words.
+        Return the types to try for those of the columns *words* whose first values are not words.
 
-        The type is text for dates that are not in ISO 8601. The engine looks for one date format in all columns, and
-        proposes text for a column without values in its sample.
+        *words* are the columns that the engine proposes as text. It looks for one date format in all columns, and
+        proposes text for a column without values in its sample. For dates that are not in ISO 8601, the type is text.
         """
         types: dict[str, str] = {}
         # With %Y-%d-%m, a date that looks like ISO 8601 is a different date.
@@ -393,7 +392,7 @@ class Csv(FileFormat):
     def _described_dates(
         self, connection: duckdb.DuckDBPyConnection, texts: str, proposed: Mapping[str, str]
     ) -> dict[str, Found]:
-        """Return how to read the columns in which all values have the `date_format`, by column name."""
+        """Return how to read the columns in which all values match `date_format`, by column name."""
         if (described := self.params.date_format) is None:
             return {}
         names = [name for name, type_ in proposed.items() if type_ not in {"TIME", "BOOLEAN"}]
@@ -405,7 +404,7 @@ class Csv(FileFormat):
 
     def _dates(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> dict[str, Found]:
         """
-        Return how to read those of the columns *names* that have non-ISO 8601 dates, by column name.
+        Return how to read those of the columns *names* whose dates are not in ISO 8601, by column name.
 
         Exactly one format must fit, and it must be the same in each file. The engine itself reads 03/04/2026 as 3
         April, or as 4 March if another date in the file requires it.
@@ -429,7 +428,7 @@ class Csv(FileFormat):
         return {name: set(fits[place]) for name, place in places.items()}
 
     def _place(self, name: str, type_: str) -> Place:
-        """Return the place of the text in the column *name*, for values of *type_*."""
+        """Return the `Place` of the text in the column *name*, for values of *type_*."""
         quick, decimal = identifier(name), self.params.decimal_separator or "."
         if decimal != "." and type_ == "DOUBLE":
             quick = f"replace({quick}, {literal(decimal)}, '.')"
@@ -460,9 +459,9 @@ class Csv(FileFormat):
         self, connection: duckdb.DuckDBPyConnection, texts: str, words: Sequence[str]
     ) -> dict[str, tuple[Place, str]]:
         """
-        Return the columns in *words* that have only numbers, some with grouped digits, and the types to try.
+        Return the columns in *words* that contain only numbers, some with grouped digits, and the types to try.
 
-        The engine would drop separators anywhere and turn 1.5 into 15.
+        The engine itself would drop separators anywhere, and so turn 1.5 into 15.
         """
         if self.params.thousands_separator is None:
             return {}
@@ -476,8 +475,8 @@ class Csv(FileFormat):
         found = {}
         for name in numbers:
             digits = f"regexp_replace(ltrim(trim({identifier(name)}), '+'), {literal(group)}, '', 'g')"
-            place = Place(f"replace({digits}, {literal(decimal)}, '.')")
-            found[name] = (place, "BIGINT" if name in integers else "DOUBLE")
+            type_ = "BIGINT" if name in integers else "DOUBLE"
+            found[name] = Place(f"replace({digits}, {literal(decimal)}, '.')"), type_
         return found
 
 

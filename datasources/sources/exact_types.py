@@ -1,9 +1,9 @@
 r"""
-Types for text columns. A column gets a type only if the type keeps every value exactly.
+Finds types for text columns. A column gets a type only if the type keeps every value exactly.
 
 The engine proposes a type for each column of a text file, but it guesses. It reads `epoch` as 1900-01-01, truncates
-nanoseconds, and rounds long numbers. Here each value is compared, in the engine. If the proposed type would change a
-value, the next type in `_NEXT` is tried. Text keeps every value.
+nanoseconds, and rounds long numbers. Therefore this module makes the engine compare each value with its conversion. If
+the proposed type would change a value, the next type in `_NEXT` is tried. Text keeps every value.
 """
 
 import functools
@@ -18,9 +18,9 @@ from datasources.sql import literal
 
 TEXT = "VARCHAR"
 
-#: The type in every file for numbers with more digits than a double keeps, if it fits, otherwise text. The scale is the
-#: same as in Spark, and in most cryptocurrency amounts. If the scale followed the digits in a file, the next file would
-#: change it.
+#: The type for numbers with more digits than a double keeps. If they do not fit, the column is text. The scale is that
+#: of Spark and of most cryptocurrency amounts. It is the same for every file, because a scale that followed the digits
+#: in one file would change with the next file.
 _DECIMAL = "DECIMAL(38,18)"
 
 #: The types to try after the one that the engine proposes, in order.
@@ -36,23 +36,23 @@ _NEXT: Mapping[str, tuple[str, ...]] = {
     "TIMESTAMP WITH TIME ZONE": ("TIMESTAMPTZ_NS", "TIMESTAMP", "TIMESTAMP_NS"),
     "UUID": (),
 }
-#: The types that are compared.
+#: The types whose values are compared.
 CHECKED = frozenset(_NEXT)
 INTEGERS = frozenset({"BIGINT", "HUGEINT", "BIGNUM"})
 
-#: The maximum number of columns in one statement: with expressions for each, which take time and memory to plan, or in
-#: a list.
+#: The maximum number of columns in one statement: with expressions for each column, which take time and memory to plan,
+#: or with all columns in a list.
 _COLUMNS_AT_ONCE = 30
 _LISTED_AT_ONCE = 1000
 
-#: The maximum number of decimals compared with a double's.
+#: The maximum number of decimal places that are compared with those of a double.
 _MAX_DECIMALS = 100
 #: A double keeps any number with this many digits if its exponent is small.
 _DOUBLE_DIGITS = 15
 #: This many digits distinguish each double from all others. `%.17g` in C, R and others writes them.
 ROUND_TRIP_DIGITS = 17
 
-#: Returns SQL for whether a text, given as SQL, has a property.
+#: Takes SQL for a text, and returns SQL that tests whether the text has a property.
 Property = Callable[[str], str]
 
 # Years have at least four digits, as in ISO 8601. The engine itself writes `(BC)` after years before year 1.
@@ -96,10 +96,10 @@ _DIRECTIVES = {"Y": r"\d{4}", "y": r"\d{2}", "f": r"\d{1,6}", **dict.fromkeys("a
 @dataclass(frozen=True, slots=True)
 class Place:
     """
-    The place of text: an SQL expression *root*, and the *steps* into it.
+    The location of text in a relation: an SQL expression *root*, and the *steps* into its value.
 
-    A step is the name of a struct member, or None for the items of a list. *quick* is a faster expression than *root*
-    that differs for few texts, such as texts surrounded by spaces.
+    A step is the name of a struct member, or None for the items of a list. *quick* is a faster expression than *root*.
+    Its result differs only for unusual text, such as text surrounded by spaces.
     """
 
     root: str
@@ -107,7 +107,7 @@ class Place:
     quick: str | None = None
 
     def all(self, keeps: Property) -> str:
-        """Return SQL for an aggregate: whether every text has a property, or null if there is no text."""
+        """Return SQL for an aggregate: true if every text has the property, or null if there is no text."""
         return f"bool_and({self._nested(self.root, 0, keeps)})"
 
     def _nested(self, value: str, at: int, keeps: Property) -> str:
@@ -123,13 +123,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A type that keeps all values of a place. With *date_format*, they are read with `strptime`."""
+    """A type that keeps all values of a place. With *date_format*, the values are read with `strptime`."""
 
     type: str
     date_format: str | None = None
 
     def of(self, text: str) -> str:
-        """Return SQL for the value of *text*, which is SQL for a text."""
+        """Return SQL for the value of *text*, which is itself SQL."""
         read = text if self.date_format is None else f"strptime({text}, {literal(self.date_format)})"
         return read if self.type == TEXT else f"CAST({read} AS {self.type})"
 
@@ -144,7 +144,7 @@ def exact_types(
         connection: The engine.
         relation: SQL for a relation.
         proposed: The types that the engine proposes, all `CHECKED`.
-        words: Whether the text was words rather than numbers. If so, a column with only `NaN` is text.
+        words: Whether the values are written as text rather than as numbers. If so, a column with only `NaN` is text.
     """
     # The proposed type usually fits, so other types are compared only where it does not.
     quick = {replace(place, root=place.quick or place.root): place for place in proposed}
@@ -164,7 +164,7 @@ def types_that_keep(
     connection: duckdb.DuckDBPyConnection, relation: str, candidates: Sequence[tuple[Place, str]], *, words: bool
 ) -> dict[Place, str]:
     """Return the first candidate type of each place that keeps its text, if any. Without text, any type fits."""
-    # A column with only words for infinity and NaN contains words.
+    # A column that contains only words for infinity and NaN is a text column.
     worded = [(place, _is_word) for place, type_ in candidates if type_ in _PATTERNS or (type_ == "DOUBLE" and words)]
     questions = [*((place, keeps_as(type_)) for place, type_ in candidates), *dict.fromkeys(worded)]
     (found,) = answers(connection, relation, questions) or ([None] * len(questions),)
@@ -184,7 +184,7 @@ def formats_that_keep(
     connection: duckdb.DuckDBPyConnection, relation: str, places: Sequence[Place], formats: Sequence[str], file: str
 ) -> dict[Place, list[tuple[str, ...]]]:
     """
-    Return the date *formats* that fit all text of each of *places*, for each file that has one.
+    Return the date *formats* that fit all text of each of *places*, for each file that has text there.
 
     *file* is the quoted name of the column that distinguishes files.
     """
@@ -205,10 +205,10 @@ def answers(
     group: str | None = None,
 ) -> list[list[bool | None]]:
     """
-    Return whether all text of each place has the property; None if there is no text.
+    For each question, return whether all text of the place has the property; None if there is no text.
 
-    There is one list for each value of *group*, a quoted name. A statement about many columns takes longer to plan than
-    to run, so their text is combined into one column.
+    The result has one list for each value of the column *group*, a quoted name. A statement about many columns takes
+    longer to plan than to run, so their text is combined into one column.
     """
     found: dict[object, list[bool | None]] = {}
     asked: dict[Place, list[int]] = {}
@@ -267,7 +267,7 @@ def _is_one_of(numbers: Sequence[int]) -> str:
 
 
 def by_format(format_: str) -> Property:
-    """Return a function for SQL that checks whether a text has the date format."""
+    """Return the property of text in the given date format."""
     # Every second part is a directive's letter. strptime alone accepts words such as epoch, and reads 26 as the year
     # 26.
     parts = enumerate(re.split("%-?(.)", format_))
@@ -276,7 +276,7 @@ def by_format(format_: str) -> Property:
 
 
 def matches(text: str, pattern: str) -> str:
-    """Return SQL for whether *pattern* matches all of *text*, which is SQL for a text."""
+    """Return SQL that tests whether *pattern* matches all of *text*, which is itself SQL."""
     return f"regexp_full_match({text}, {literal(pattern)})"
 
 
@@ -286,11 +286,11 @@ def _is_word(text: str) -> str:
 
 @functools.cache
 def keeps_as(type_: str) -> Property:
-    """Return SQL for whether *type_* keeps a text that matches `_PATTERNS` or is in the engine's output format."""
+    """Return the property of text that *type_* keeps. It matches `_PATTERNS` or is in the engine's output format."""
     pattern = _PATTERNS.get(type_)
     if pattern is not None:
         return lambda text: f"({matches(text, f'(?i:{pattern})')} AND TRY_CAST({text} AS {type_}) IS NOT NULL)"
-    # The only integer that is kept but written without its sign.
+    # -0 is the only integer that the engine writes without its sign.
     zero = "CASE WHEN {text} = '-0' THEN '0' ELSE {text} END" if type_ in INTEGERS else "{text}"
     return _KEEPS.get(
         type_, lambda text: f"coalesce(CAST(TRY_CAST({text} AS {type_}) AS VARCHAR) = {zero.format(text=text)}, false)"
@@ -299,10 +299,10 @@ def keeps_as(type_: str) -> Property:
 
 def keeps_as_double(text: str) -> str:
     """
-    Return SQL for whether the double of *text* is exactly that number, not only the nearest one.
+    Return SQL that tests whether the double of *text* is exactly that number, not only the nearest one.
 
     This is the case if the double, written with the same number of digits or with as few as needed, equals *text*. It
-    also holds for numbers that programs write with 17 digits, or with more digits than a double has.
+    is also the case for numbers that programs write with 17 digits, or with more digits than a double has.
     """
     number = f"TRY_CAST({text} AS DOUBLE)"
     # In the format of C's %f and %e, with the number of decimals in the text.
@@ -352,7 +352,7 @@ def _digits_of(number: str) -> str:
     return "CASE WHEN {digits} = '' THEN '' ELSE {digits} || 'e' || ({exponent}) END".format(**parts)
 
 
-#: How values are compared with their conversions, for types that differ from `keeps_as`.
+#: The properties of text kept by types for which the comparison in `keeps_as` does not work.
 _KEEPS: Mapping[str, Property] = {
     "BOOLEAN": lambda text: f"lower({text}) IN ('true', 'false')",
     "DOUBLE": keeps_as_double,

@@ -1,8 +1,8 @@
 """
 Excel workbooks (`.xlsx`): one sheet per workbook, or a range in it.
 
-openpyxl reads row by row, with memory that does not grow with the sheet. Each row is written to the scratch space as
-CSV, which the engine reads with the types of the cells.
+openpyxl reads row by row, so memory use does not depend on the size of the sheet. Each row is written to the scratch
+space as CSV, which the engine reads with the types of the cells.
 """
 
 import csv
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 #: The maximum number of rows in a sheet.
 _MAX_ROWS = 1_048_576
-#: The maximum bytes kept in memory: strings and styles, but no sheet.
+#: The maximum bytes kept in memory: strings and styles. Sheets are not kept.
 _MAX_KEPT_BYTES = 128 * 1024 * 1024
 _STREAMED = re.compile(r"/?xl/(?:worksheets|media|embeddings)/")
 
@@ -56,8 +56,8 @@ _ERRORS = frozenset(
     }
 )
 
-#: The escape in workbooks for a UTF-16 code unit that XML does not keep, such as a carriage return, and for an
-#: underscore that would look like an escape. The library does not decode it.
+#: The escape in workbooks for a UTF-16 code unit that XML does not preserve, such as a carriage return, and for an
+#: underscore that would look like an escape. The library does not decode escapes.
 _ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -67,7 +67,7 @@ _ISO = re.compile(r"(?:\d{4}-\d\d-\d\d)?(?:T?\d\d:\d\d(?::\d\d(?:\.\d{1,6}0*)?)?
 #: The numbers of date formats in Chinese, Japanese and Korean editions, which the library does not know.
 _ASIAN_DATES = frozenset([*range(27, 37), *range(50, 59)])
 
-#: The number of 1900-02-29 in Excel.
+#: Excel's number for 1900-02-29, a day that never existed.
 _NO_DAY = 60
 
 #: Excel's integers are floating-point numbers, exact up to this value. Other programs write more digits.
@@ -79,7 +79,7 @@ _MAX_HUGEINT = 10**38
 _COMPOUND_FILE = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
-#: The column types for values of several types.
+#: The type of a column whose values have several types.
 _WIDER = {
     frozenset({"BIGINT", "DOUBLE"}): "DOUBLE",
     frozenset({"BIGINT", "HUGEINT"}): "HUGEINT",
@@ -92,7 +92,7 @@ class _NoDate(float):
 
 
 class _Table:
-    """The table in a sheet: the column `names`, and the value `types` in each column."""
+    """The table in a sheet: the column `names`, and for each column the `types` of its values."""
 
     def __init__(self, first: Sequence[Any], shown: str, nulls: frozenset[str], *, has_header: bool) -> None:
         self._shown = shown
@@ -195,11 +195,11 @@ class Excel(FileFormat):
         return str(error).replace("on Line: ", "")
 
     def other_reason(self, _text: str) -> str:
-        """Return nothing else, because the rows were written here."""
+        """Return a general reason. The engine's message is about a copy that this class wrote."""
         return "its rows cannot be read"
 
     def _warn(self, table: _Table, types: Mapping[str, str]) -> None:
-        """Warn about a header whose fields have the types of their columns."""
+        """Warn if the fields of the header have the types of their columns, because the header may be data."""
         typed = [
             first
             for name, first in zip(table.names, table.first_types, strict=True)
@@ -290,7 +290,7 @@ def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
 
 
 def _library(file: PinnedFile) -> Any:
-    """Import the library. A missing library is an error at startup only if the YAML shows that it is needed."""
+    """Import the library. Startup refuses a missing library only if the configuration shows that it is needed."""
     if not EXCEL.is_installed:
         raise SourceError(f"'{file.shown}' needs a library (the extra sources has it): {EXCEL.install_command}.")
     library = import_module(EXCEL.module)
@@ -335,14 +335,14 @@ def _unescaped(text: str) -> str:
 
 @contextmanager
 def _explained(file: PinnedFile) -> Iterator[None]:
-    """Silence the library's warnings, and turn its errors of any type into sentences."""
+    """Suppress the library's warnings, and convert its errors of any type to `SourceError`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except (SourceError, SnapshotError, MemoryError):
         raise
-    except Exception as exc:  # a damaged file may raise anything
+    except Exception as exc:  # A damaged file can cause any error.
         raise SourceError(f"'{file.shown}' {_reason(file)}.") from exc
 
 
@@ -366,7 +366,7 @@ def _area(text: str) -> dict[str, int]:
 def _lines(rows: Iterable[tuple[int, Sequence[Any]]], table: _Table) -> Iterator[bytes]:
     """Yield *rows* of *table* as CSV, in blocks."""
     buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\r\n")  # The writer quotes strings with one of these.
+    writer = csv.writer(buffer, lineterminator="\r\n")  # The writer quotes strings that contain either character.
     for number, row in rows:
         writer.writerow(table.texts(row, number))
         if buffer.tell() > _BLOCK_CHARACTERS:

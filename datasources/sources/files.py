@@ -1,9 +1,9 @@
 """
-`file:` sources.
+Reads `file:` sources.
 
-Each file is pinned first. It must be a regular file, is opened, and is passed to the engine by its descriptor. A FIFO
-therefore cannot block a load, a file that is replaced or deleted in the meantime is still read to its end, and the
-loading engine needs no access to other paths.
+Each file is pinned first: it must be a regular file, it is opened, and the engine reads it through its descriptor. A
+FIFO therefore cannot block a load, a file that is replaced or deleted in the meantime is still read to its end, and
+the loading engine needs no access to other paths.
 """
 
 import glob
@@ -36,7 +36,7 @@ _FILE_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A file of a dataset: the absolute path, and the path as written in the YAML."""
+    """A file of a dataset. `path` is absolute, and `shown` is the path in errors, in the form of the configuration."""
 
     path: str
     shown: str
@@ -147,7 +147,7 @@ def _pin(file: _Found, stack: ExitStack, deadline: Deadline) -> PinnedFile:
         info = os.fstat(descriptor)
         _refuse_irregular(file, info.st_mode)
         if not Identity.of(info).is_settled:
-            deadline.sleep(SETTLED_S)  # Afterwards every change will show.
+            deadline.sleep(SETTLED_S)  # From then on, every change shows in the modification time.
             info = os.fstat(descriptor)
     except OSError as exc:
         raise SourceError(_unreadable(file.shown, exc)) from exc

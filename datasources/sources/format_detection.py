@@ -13,7 +13,7 @@ from datasources.sources.formats import FileFormat, Parquet
 from datasources.sources.json_files import Json
 from runtimeconf.file_formats import KINDS, FileParams, split_extension
 
-#: By their kinds.
+#: The formats by kind.
 _FORMATS: Mapping[str, type[FileFormat]] = {each.kind: each for each in (Parquet, Csv, Json, Excel)}
 
 #: Descriptors reserved for the rest of the process (sockets, snapshots, logs).

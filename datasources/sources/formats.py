@@ -1,8 +1,8 @@
 """
-How files of each format are read, and the reasons why a file cannot be read.
+The base class of file formats, and Parquet. A format reads pinned files and explains why a file cannot be read.
 
-Each format reads strictly. A row that does not fit is an error, because a guess would lose data. For Parquet files,
-this module also checks values that the engine accepts but would change, such as a decimal that it would round.
+Each format reads strictly. A row that does not fit is an error, because a guess would lose data. The Parquet class also
+refuses values that the engine accepts but would change, such as a decimal that it would round.
 """
 
 import re
@@ -27,8 +27,8 @@ _MAX_DECIMAL_DIGITS = 38
 #: The replacement for an empty name in a header.
 UNNAMED = "a column without a name is called by its number, such as column1"
 
-#: Types whose values change meaning in types other than text, as the engine writes types. Text comes last. The engine
-#: converts booleans to numbers, and times without a zone to points in time.
+#: Patterns for the engine's names of types whose values change meaning in any type but text. Text comes last. The
+#: engine converts booleans to numbers, and times without a zone to points in time.
 _KINDS = (r"\bBOOLEAN\b", r"\b(?:DATE|TIMESTAMP(?:_S|_MS|_NS)?)\b(?! WITH)", r"\bVARCHAR\b")
 
 #: Part of the engine's message about a file that was renamed since the load began, and our reason.
@@ -54,7 +54,7 @@ class FileFormat(Scan):
     name: ClassVar[str]
     #: See `runtimeconf.file_formats.KINDS`.
     kind: ClassVar[str]
-    #: Our reasons, by a substring of the engine's message, which may quote contents, paths and options.
+    #: Our reasons, by a substring of the engine's message. The message itself may quote contents, paths and options.
     reasons: ClassVar[Mapping[str, str]]
     #: The number of lines before the first line that the engine sees.
     skipped_lines = 0
@@ -92,7 +92,7 @@ class FileFormat(Scan):
         """See `Scan.bind`."""
 
     def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:
-        """Refuse *columns* that differ from the files' columns: the engine dropped a column or invented a name."""
+        """Refuse *columns* that differ from the files' columns. The engine has dropped a column or invented a name."""
         if {column.name.lower() for column in columns} != set(map(str.lower, self._names)):
             raise SourceError(f"'{self.files[0].shown}': its first line does not name its columns.")
 
@@ -101,7 +101,7 @@ class FileFormat(Scan):
         self._confirm()
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Return the error that says which file cannot be read and why."""
+        """Return an error that names the file that cannot be read, and the reason."""
         shown = self._shown
         text = self.details(connection, error)
         named = re.search(rf"{DESCRIPTORS}/(\d+)", text)
@@ -116,7 +116,7 @@ class FileFormat(Scan):
         return SourceError(f"'{shown}'{place}: {reason}.")
 
     def details(self, _connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
-        """Return the engine's message, or a more exact one if there is any."""
+        """Return the engine's message, or a more exact one if available."""
         return str(error)
 
     def other_reason(self, _text: str) -> str:
@@ -130,7 +130,7 @@ class FileFormat(Scan):
 
 
 class Parquet(FileFormat):
-    """Parquet files with the same columns. A column has the widest of its types in the files."""
+    """Parquet files with the same columns. If a column has different types in the files, the widest type is used."""
 
     name = "Parquet"
     kind = "parquet"
@@ -160,7 +160,7 @@ class Parquet(FileFormat):
         return scan
 
     def _types_in(self, connection: duckdb.DuckDBPyConnection, file: PinnedFile) -> list[tuple[str, str]]:
-        """Return the names and types of the columns in *file*, which the engine keeps exactly."""
+        """Return the names and types of the columns in *file*. Refuse values that the engine does not keep exactly."""
         rows = connection.execute(
             "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type, duckdb_type FROM parquet_schema($1)",
             [file.path],
@@ -184,8 +184,8 @@ class Parquet(FileFormat):
         return found
 
     def _refuse_nanoseconds(self, file: PinnedFile) -> None:
-        """Refuse times of the old type INT96 with sub-microsecond digits, which the engine truncates."""
-        # Imported here because it takes memory that other loads do not need.
+        """Refuse times of the legacy type INT96 with sub-microsecond digits, which the engine truncates."""
+        # Imported here because it uses memory that other loads do not need.
         parquet, compute = import_module("pyarrow.parquet"), import_module("pyarrow.compute")
         exact, cut = (parquet.ParquetFile(file.path, coerce_int96_timestamp_unit=unit) for unit in ("ns", "us"))
         for at in range(len(exact.schema)):
@@ -244,7 +244,7 @@ def _changes_meaning(own: str, wide: str) -> bool:
 
 
 def _leaf(array: Any) -> Any:
-    """Return the innermost values of a pyarrow array with one column of a file."""
+    """Return the innermost values of a pyarrow array that contains one column of a file."""
     while array.type.num_fields:
         array = array.items if str(array.type).startswith("map") else array.flatten()
         array = array[0] if isinstance(array, list) else array

@@ -1,5 +1,5 @@
 """
-JSON files.
+Reads JSON files.
 
 The engine detects the types, and `exact_types` compares every value with its type. The engine keeps long integers, but
 reads any number with a fraction or an exponent as a double. If that changes a number, the load reads a copy of the file
@@ -23,8 +23,8 @@ from datasources.sql import identifier, literal, literals
 #: Types that the engine reads from JSON strings in the same way as `exact_types`.
 _READ_BY_THE_ENGINE = frozenset({*CHECKED - {"BIGNUM"}, "TIMESTAMP_NS", "TIMESTAMPTZ_NS", "TIME_NS", TEXT})
 
-#: Numbers that a double might not keep because of many digits or a large exponent, with the preceding character. There
-#: is no such character before the text of a string.
+#: Numbers that a double might not keep because of many digits or a large exponent, with the preceding character. The
+#: text of a string is preceded by a quote instead.
 _LONG_NUMBER = r"[:,\[\s]-?\d[\d.]{15,}(?:[eE][-+]?\d+)?|[:,\[\s]-?\d[\d.]*[eE][-+]?\d{3,}"
 
 #: A string or a number, and a possible beginning of either at the end of a block.
@@ -77,7 +77,7 @@ class Json(FileFormat):
         return self._typed(connection, {name: type_ for name, type_, *_ in columns})
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
-        """Look for an empty key if the engine finds no keys, because it does not distinguish the two cases."""
+        """If the engine found no keys, look for an empty key, because its message is the same in both cases."""
         if "expected records" in str(error):
             query = f"SELECT bool_or(list_contains(json_keys(json), '')) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
             if connection.execute(query).fetchone() == (True,):
@@ -111,7 +111,7 @@ class Json(FileFormat):
         }
         is_exact = {"DOUBLE", "JSON"}.isdisjoint(leaves.values()) or self._keep_digits(connection)
         unchecked = _EXACT | {"DOUBLE"} if is_exact else _EXACT
-        # With -0 the engine proposes a longer type.
+        # If one of the values is -0, the engine proposes a wider type.
         checked = {
             leaf: "BIGINT" if type_ == "HUGEINT" else type_
             for leaf, type_ in leaves.items()
@@ -133,7 +133,7 @@ class Json(FileFormat):
         return f"(SELECT {', '.join(selected)} FROM {relation})" if cast else relation  # noqa: S608 - quoted
 
     def _read(self, columns: Mapping[str, Any], types: Mapping[Place, str]) -> str:
-        """Return a relation with *columns*, which maps names to types, with *types* at some places."""
+        """Return a relation with *columns*, which maps names to types. At some places, *types* replace these types."""
         declared = ", ".join(
             f"{literal(name)}: {literal(_type(Place(identifier(name)), found, types))}"
             for name, found in columns.items()
@@ -145,7 +145,7 @@ class Json(FileFormat):
         If the engine would round any numbers, read copies of the files in which these numbers are strings.
 
         Returns:
-            Whether a double keeps all numbers, integers included.
+            Whether a double keeps all numbers, including integers.
         """
         pattern = literal(_LONG_NUMBER)
         rounded = connection.execute(
@@ -162,7 +162,7 @@ class Json(FileFormat):
 
 
 def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *contents*, which is JSON, with numbers that a double does not keep as strings."""
+    """Yield *contents*, which is JSON, and write numbers that a double does not keep as strings."""
     rest = b""
     for block in contents:
         text = rest + block

@@ -10,13 +10,13 @@ from typing import NamedTuple
 #: The directory in which the system lists the open descriptors of this process.
 DESCRIPTORS = "/proc/self/fd"
 
-#: A file written within this time (seconds) may be written again with the same modification time, since the kernel
-#: timestamps files by its tick.
+#: A file written within this time (seconds) may be written again with the same modification time, because the kernel
+#: takes timestamps from its tick.
 SETTLED_S = 0.05
 
 
 class Identity(NamedTuple):
-    """A file and its version: equal identities mean equal bytes, once the file has settled."""
+    """A file and its version. Equal identities mean equal bytes, once the file has settled."""
 
     device: int
     inode: int
@@ -43,7 +43,7 @@ def version_of(identities: Sequence[Identity]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PinnedFile:
-    """A regular file kept open by *descriptor*. *shown* is its path as written in the YAML."""
+    """A regular file kept open by *descriptor*. *shown* is its path in errors, as written in the configuration."""
 
     descriptor: int
     shown: str

@@ -24,7 +24,7 @@ def is_local(dataset: DatasetConfig) -> bool:
 
 
 def source_of(dataset: DatasetConfig) -> Source:
-    """Return the source in `from:`."""
+    """Return the source that the dataset's `from:` declares."""
     source: Source
     if dataset.connector == VIEW:
         source = imported(_VIEW)(dataset)

@@ -1,4 +1,4 @@
-"""Files of a load in its scratch directory. They have no name, and disappear with their descriptors."""
+"""Temporary files in a load's scratch directory. They have no name, and disappear with their descriptors."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from datasources.sources.source import Load
 
 class ScratchSpace:
     """
-    The scratch space of one *load*, a limit for all files together. They are open until *stack* is closed.
+    The scratch space of one *load*. Its limit applies to all files together. They stay open until *stack* is closed.
 
     Attributes:
         deadline: The end of the load.
@@ -47,5 +47,5 @@ class ScratchSpace:
 
 
 def too_large(shown: str, limit: str) -> SourceError:
-    """Return the error for a file that exceeds *limit*, a name in the YAML."""
+    """Return the error for a file that exceeds *limit*, the name of a setting."""
     return SourceError(f"'{shown}' has more bytes than {limit} allows.")

@@ -38,7 +38,7 @@ class Bound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """
-    The maximum that a load needs, for a source that can skip the rest.
+    The columns and rows that a load needs at most, for a source that can skip the rest.
 
     This is only a hint because the load filters the rows that it gets. A source may ignore any part of it, and must
     ignore a bound that it would compare differently than the engine, such as a string with another collation.
@@ -108,7 +108,7 @@ class Scan(ABC):
 
     def confirm(self) -> None:  # noqa: B027 (optional)
         """
-        Check that the data read is one version of the source.
+        Check that all data came from one version of the source.
 
         Raises:
             SourceError: The source changed while it was read.

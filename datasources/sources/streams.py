@@ -22,7 +22,7 @@ pa.set_memory_pool(pa.system_memory_pool())
 _RELATION = "_source"
 _PROBE = "_probe"
 
-#: The memory of a library per column: a page or a buffer, and its values.
+#: The memory that a client library uses per column: a page or a buffer, and its values.
 _COLUMN_BYTES = 1024 * 1024
 
 
@@ -39,7 +39,7 @@ class StreamScan(Scan):
     """
 
     is_read_once = True
-    #: The end of a sentence: what to do about a value that does not fit its type.
+    #: The end of the error message for a value that does not fit its type: what to do about it.
     hint = ""
 
     def __init__(
@@ -76,7 +76,7 @@ class StreamScan(Scan):
         return f"(SELECT {', '.join(map(self._cast, self._reader.schema.names))} FROM {_RELATION})"  # noqa: S608 - quoted
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Return the source's error, or an error that says which data the engine does not accept."""
+        """Return the source's error, or an error that names the data that the engine does not accept."""
         if isinstance(self._error, SnapshotError):
             raise self._error
         if self._error is not None:

@@ -1,5 +1,5 @@
 """
-The bytes of text files: beginning and end, decompression, and decoding.
+Reads the bytes of text files: their first and last bytes, decompressed contents, and contents decoded to UTF-8.
 
 The engine ignores gzip checksums and truncated zstd streams, and reads only some bytes of encodings other than UTF-8.
 Therefore this module checks compression and decodes other encodings.
@@ -43,7 +43,7 @@ def blocks(file: PinnedFile, compression: str, deadline: Deadline) -> Iterator[b
         if compression == "GZIP":
             stream = gzip.GzipFile(fileobj=raw)
         elif compression == "ZSTD":
-            # Imported on first use because it takes memory that other loads do not need.
+            # Imported on first use because it uses memory that other loads do not need.
             arrow = import_module("pyarrow")
             stream = arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
         try:
@@ -108,7 +108,7 @@ def decoded(contents: Iterable[bytes], encoding: str, shown: str) -> Iterator[by
     Yield *contents*, encoded in *encoding*, as UTF-8 without a byte order mark. *shown* names the file in errors.
 
     Raises:
-        SourceError: They are recognisably in another encoding.
+        SourceError: The contents are recognisably in another encoding.
     """
     rest = iter(contents)
     first = next(rest, b"")
@@ -156,7 +156,7 @@ def without_lines(contents: Iterable[bytes], lines: int, shown: str) -> Iterator
 
 
 def emptied(contents: Iterable[bytes], values: Iterable[str], delimiter: str) -> Iterator[bytes]:
-    """Yield *contents* without the fields that are one of *values*, unquoted."""
+    """Yield *contents*, and empty the unquoted fields that equal one of *values*."""
     end = re.escape(delimiter.encode())
     either = b"|".join(re.escape(value.encode()) for value in values)
     field = re.compile(rb"(?:^|(?<=" + end + rb"))(?:" + either + rb")(?=" + end + rb"|\r?$)", re.MULTILINE)

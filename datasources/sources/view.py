@@ -2,8 +2,8 @@
 The source of a materialized view: the published snapshots of the relations that it reads.
 
 The loading engine attaches the snapshots read-only, defines the names that the view uses, and runs its SQL, which the
-gate has admitted. An error does not quote data or name the relations, because a key that may read the view may not know
-them.
+gate has admitted. An error does not quote data or name the relations, because a key that may read the view might not be
+allowed to see them.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class ViewSource:
-    """A view over the data published in the state directory, which is its location."""
+    """A view over the data published in the state directory, which is the `location` of the dataset."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         if dataset.view is None:
@@ -46,7 +46,7 @@ class ViewSource:
             yield ViewScan(self._name, self._view, self._opened(held))
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Return whether anything that the view reads has been published since then."""
+        """Return whether a relation that the view reads has been published since *version*."""
         load.deadline.check()
         return _version(self._snapshots()) != version
 

@@ -37,7 +37,7 @@ _RATE = "10s"
 
 #: The panels of the picture: a selection, so that it stays small.
 _PANELS = (
-    *("Requests by route and status", "Statements by verdict", "Quantiles"),
+    *("Requests by route and status", "Statements by outcome", "Quantiles"),
     *("Mean time by phase", "Execution slots", "Workers"),
     *("Age", "Processor time by part", "Memory by part"),
 )

@@ -1,1 +1,1 @@
-"""Keep results, and share one run among identical statements."""
+"""Caches results, and shares one run among identical statements."""

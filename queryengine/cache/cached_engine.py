@@ -1,13 +1,12 @@
 """
-An engine with a cache of results, which are valid as long as the published data is the data they were computed from.
+An engine with a results cache. A cached result is valid as long as the data that it was computed from is published.
 
-It wraps another engine, in the process that answers callers, so that a cached result costs neither an execution slot
-nor a worker. `docs/internals/decisions/0017-results-cache.md` explains why it is correct. In short: the engine names
-the manifest that alone determines a result; the result is cached under that manifest, and only while that manifest is
-the published one, which each statement checks first. Identical statements that arrive while one of them runs wait for
-its result.
+The cached engine wraps another engine in the process that serves clients, so a cached result needs no execution slot
+and no worker. `docs/internals/decisions/0017-results-cache.md` explains why this is correct. In short, the engine
+reports the manifest that alone determines a result. The result is used only while this manifest is the published one,
+which each statement checks first. Identical statements that arrive while one of them is running wait for its result.
 
-It works with threads and with gevent: its locks and events come from `threading` at the time of use.
+The cache works with threads and with gevent, because its locks and events come from `threading` at the time of use.
 """
 
 import json
@@ -29,11 +28,11 @@ from queryengine.gate.fingerprint import normal_form
 from queryengine.manifest import Pin, Signature, manifest_path, signature
 from runtimeconf.model import RuntimeConfig
 
-#: A result up to this size is read to its end before its first chunk is returned. A statement waits for the result of
-#: another only until that point, so it never waits for a client that reads slowly.
+#: A result below this size is read to its end before its first chunk is returned. A statement waits for another
+#: statement's result only until that point, so it never waits for a client that reads slowly.
 READ_AHEAD_BYTES: Final = 64 * 1024
 
-#: How many statements are remembered as uncoalesced, because their results are large or not cacheable.
+#: The number of statements remembered as uncoalesced, because their results are large or not cacheable.
 _MAX_UNCOALESCED: Final = 1024
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -41,7 +40,7 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 @dataclass(eq=False, slots=True)
 class _DataVersion:
-    """The data that all cached results are valid for; `groups` are the statements that others wait for."""
+    """The data for which all cached results are valid. `groups` are the statements that others wait for."""
 
     instance_id: object
     pin: Pin
@@ -51,9 +50,9 @@ class _DataVersion:
 @dataclass(eq=False, slots=True)
 class _Group:
     """
-    Identical statements: the first one that gets an execution slot leads, and the others wait for its result.
+    Identical statements. The first one that gets an execution slot leads, and the others wait for its result.
 
-    Until then, one statement of each key is in the queue, so that no statement waits for the turn of another key.
+    Until then, one statement per API key is in the queue, so that no statement waits for another key's turn.
     """
 
     data_version: _DataVersion
@@ -66,7 +65,7 @@ class _Group:
 
 
 def remembering(engine: QueryEngine, config: RuntimeConfig) -> QueryEngine:
-    """Return *engine* with a cache, if *config* enables one."""
+    """Return *engine*, wrapped with a results cache if *config* enables it."""
     return CachedEngine(engine, config) if config.results_cache.enabled else engine
 
 
@@ -74,7 +73,7 @@ class CachedEngine:
     """
     A `QueryEngine` that wraps *engine* and closes it. Create it only after any fork.
 
-    A statement that waits for the result of another is not active: it uses no resources.
+    A statement that waits for another statement's result does not count as active, because it uses no resources.
     """
 
     def __init__(self, engine: QueryEngine, config: RuntimeConfig) -> None:
@@ -87,11 +86,11 @@ class CachedEngine:
         self._lock = threading.Lock()  # guards the attributes below; never held while blocking
         self._cache = ResultsCache(config.results_cache.max_bytes)
         self._data_version: _DataVersion | None = None
-        # By hash: a collision only makes a statement run by itself.
+        # Keyed by hash. A collision only makes a statement run by itself.
         self._uncoalesced: BoundedDict[int, None] = BoundedDict(_MAX_UNCOALESCED)
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
-        """As `QueryEngine.run`: return the cached result, or run the statement and cache its result."""
+        """Return the cached result, or run the statement and cache its result; see `QueryEngine.run`."""
         key = None if query.cache == "none" else _key(query)
         data_version = None if key is None else self._published()
         if key is None or data_version is None:
@@ -111,7 +110,7 @@ class CachedEngine:
 
     @property
     def instance_id(self) -> object | None:
-        """As `QueryEngine.instance_id`."""
+        """See `QueryEngine.instance_id`."""
         return self._engine.instance_id
 
     def close(self) -> None:
@@ -123,14 +122,14 @@ class CachedEngine:
     # The data version.
 
     def _forget(self) -> None:
-        """Drop every cached result. Called under the lock."""
+        """Drop every cached result. Call with the lock held."""
         self._cache.clear()
         if self._data_version is not None:
             self._data_version.pin.close()
             self._data_version = None
 
     def _published(self) -> _DataVersion | None:
-        """Return the current data version, after dropping the results for any other; None when there is none."""
+        """Return the current data version, or None if there is none. Drop the results of any other version."""
         instance_id, current = self._engine.instance_id, self._data_version
         if (
             current is not None
@@ -153,7 +152,7 @@ class CachedEngine:
         return query.time_limit_s(self._limits) if query.timeout_s is None else query.timeout_s
 
     def _cached(self, query: Query, key: Key) -> QueryResult | None:
-        """Return the cached result. Called under the lock."""
+        """Return the cached result; None if there is none. Call with the lock held."""
         kept = self._cache.get(key)
         if kept is None:
             return None
@@ -170,7 +169,7 @@ class CachedEngine:
         return result
 
     def _share(self, group: _Group, query: Query, cancel: CancelToken) -> QueryResult:
-        """Lead *group*, or wait for its result, and run the statement by itself if there is none."""
+        """Lead *group* or wait for its result. If the group ends without a result, run the statement by itself."""
         began = time.monotonic()
         limit_s = self._left_of(query)
         while True:
@@ -195,7 +194,7 @@ class CachedEngine:
         return self._read_ahead(self._run(left, cancel, "miss"), group.data_version, group.key)[0]
 
     def _wait(self, woken: threading.Event, query: Query, cancel: CancelToken) -> None:
-        """Wait until *woken*; raise QueryTimeoutError or QueryCancelledError if the statement ends first."""
+        """Wait until *woken* is set. Raise QueryTimeoutError or QueryCancelledError if the statement ends first."""
         stopped = CancelSource()
         stopped.subscribe(woken.set)
         unsubscribe = cancel.subscribe(stopped.cancel)
@@ -209,7 +208,7 @@ class CachedEngine:
             raise QueryTimeoutError(query.time_limit_s(self._limits))
 
     def _queue(self, group: _Group, turn: CancelSource, query: Query, cancel: CancelToken) -> QueryResult | None:
-        """Wait for a slot and lead *group*, and wake the others, however that ends; None if another leads."""
+        """Wait for a slot and lead *group*. Return None if another statement leads. In any case, wake the others."""
 
         def lead() -> None:
             with self._lock:
@@ -244,7 +243,7 @@ class CachedEngine:
         """
         Read *result* until it is complete or large, if *data_version* alone determines it.
 
-        Return the result for the caller, and the one for the statements that wait, if it is small and cacheable.
+        Return the result for the caller. If it is small and cacheable, also return it for the waiting statements.
         """
         if result.data_version != data_version.pin.signature:
             if result.data_version is None:
@@ -274,7 +273,7 @@ class CachedEngine:
     # Collecting a large result.
 
     def grow(self, room: "Room", more_bytes: int) -> bool:
-        """Reserve *more_bytes* for the result of *room*; return False if it has lost its reservation."""
+        """Reserve *more_bytes* for the result of *room*. Return False if *room* has lost its reservation."""
         with self._lock:
             if room.is_open:
                 if room.bytes + more_bytes <= self._cache.largest_bytes and self._cache.take_room(more_bytes):
@@ -314,7 +313,7 @@ class Room:
 
 
 class _Collected:
-    """A large result being computed: a `QueryResult` that collects its chunks while the cache has room for them."""
+    """A large result that is being computed. This `QueryResult` collects its chunks while the cache has room."""
 
     def __init__(
         self, engine: CachedEngine, result: QueryResult, ahead: list[bytes], data_version: _DataVersion, key: Key
@@ -333,7 +332,7 @@ class _Collected:
         return self
 
     def __next__(self) -> bytes:
-        """Give the next chunk."""
+        """Return the next chunk."""
         try:
             chunk = next(self._chunks)
         except StopIteration:
@@ -347,7 +346,7 @@ class _Collected:
         return chunk
 
     def cancel(self) -> None:
-        """Stop the statement from any thread; the iterator raises `QueryCancelledError`."""
+        """Stop the statement from any thread. The iterator then raises `QueryCancelledError`."""
         self._result.cancel()
 
     def close(self) -> None:
@@ -359,13 +358,13 @@ class _Collected:
 
 class _Lent:
     """
-    A large cached result: a `QueryResult` with the time limit of a computed one.
+    A large cached result, as a `QueryResult` with the same time limit as a computed result.
 
     Its memory counts as used until it is closed, even if the cache drops it in the meantime.
     """
 
     def __init__(self, engine: CachedEngine, kept: Kept, limit_s: float, shown_limit_s: float) -> None:
-        """Begin with a time limit of *limit_s* seconds; errors name *shown_limit_s*."""
+        """Start the time limit of *limit_s* seconds. Errors show *shown_limit_s*."""
         self.data_version: Signature = None
         self.timings = _timings(kept.answer)
         self.kept: Kept | None = kept
@@ -378,7 +377,7 @@ class _Lent:
         return self
 
     def __next__(self) -> bytes:
-        """Give the next chunk."""
+        """Return the next chunk."""
         if self.kept is None:
             raise QueryCancelledError
         if time.monotonic() >= self._deadline:
@@ -386,7 +385,7 @@ class _Lent:
         return next(self._chunks)
 
     def close(self) -> None:
-        """End the loan; the iterator then raises `QueryCancelledError`. Repeated calls are harmless."""
+        """End the loan. The iterator then raises `QueryCancelledError`. Repeated calls are harmless."""
         self._chunks = iter(())
         self._engine.give_back(self)
 
@@ -408,7 +407,11 @@ def _timings(answer: Remembered, queued_ms: float = 0.0) -> QueryTimings:
 
 
 def _key(query: Query) -> Key | None:
-    """Return the cache key of *query*; None if its parameters are not JSON, in which 1, 1.0 and true differ."""
+    """
+    Return the cache key of *query*; None if its parameters are not JSON.
+
+    JSON distinguishes 1, 1.0 and true, which Python considers equal.
+    """
     try:
         parameters = None if query.parameters is None else _to_json(query.parameters)
         return query.encoding, normal_form(query.sql), parameters, query.scope

@@ -1,5 +1,5 @@
 """
-Cached results in bounded memory: the least recently used ones are dropped first.
+Stores cached results in bounded memory. The least recently used ones are dropped first.
 
 `queryengine.cache.cached_engine` decides whether a cached result is still valid.
 """
@@ -11,20 +11,20 @@ from typing import Final
 
 from runtimeconf.model import Scope
 
-#: Encoding, normal form of the text, parameters as JSON, scope of the caller's key.
+#: The encoding, the normal form of the SQL text, the parameters as JSON, and the scope of the caller's key.
 Key = tuple[str, str, str | None, Scope | None]
 
-#: The memory of a result besides its bytes and its key: the objects, and the entry in the dictionary.
+#: The memory of a result in addition to its bytes and its key: the objects, and the dictionary entry.
 _ENTRY_BYTES: Final = 680
-#: The memory of a chunk besides its bytes: the entry in the tuple, and the rounding of the allocator.
+#: The memory of a chunk in addition to its bytes: the tuple entry, and the rounding of the allocator.
 _CHUNK_BYTES: Final = 24
-#: A single result may take at most one part in this many.
+#: A single result may use at most 1 / this of the cache.
 _LARGEST_PART: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A complete result: its bytes, and for the query log the numbers of rows and bytes, and the statement's digest."""
+    """A complete result, with the number of rows and bytes and the statement digest for the query log."""
 
     chunks: tuple[bytes, ...]
     rows: int
@@ -34,7 +34,7 @@ class Remembered:
 
 @dataclass(eq=False, slots=True)
 class Kept:
-    """A cached result of `size` bytes. Its `readers` may hold it even when it `is_out` of the cache."""
+    """A cached result of `size` bytes. Readers may still use it when it `is_out` of the cache."""
 
     answer: Remembered
     size: int
@@ -44,26 +44,26 @@ class Kept:
 
 class ResultsCache:
     """
-    Results by key, in at most *max_bytes* including the memory reserved for results to come. Not safe for two threads.
+    Results by key, in at most *max_bytes* including the memory reserved for unfinished results. Not thread-safe.
 
-    Memory is reserved before a result is complete, so that results being collected count too. A result that is dropped
-    while it is lent counts until its loan ends.
+    Memory is reserved before a result is complete, so results that are being collected count too. A result that is
+    dropped while it is lent counts until its loan ends.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._answers: OrderedDict[Key, Kept] = OrderedDict()
         self._kept_bytes = 0
-        self._room_bytes = 0  # of results to come, and of dropped results that are lent
+        self._room_bytes = 0  # of unfinished results, and of dropped results that are lent
         self.largest_bytes = max_bytes // _LARGEST_PART
 
     @property
     def used_bytes(self) -> int:
-        """The memory of the cached results, and the memory reserved for results to come."""
+        """The memory of cached results, plus the memory reserved for unfinished results."""
         return self._kept_bytes + self._room_bytes
 
     def get(self, key: Key) -> Kept | None:
-        """Return the result of *key*, which becomes the most recently used one."""
+        """Return the result of *key* and make it the most recently used one; None if there is none."""
         found = self._answers.get(key)
         if found is not None:
             self._answers.move_to_end(key)
@@ -80,7 +80,7 @@ class ResultsCache:
             self._room_bytes -= kept.size
 
     def take_room(self, room_bytes: int) -> bool:
-        """Reserve memory for a result to come, dropping the oldest results if needed; False if that is too little."""
+        """Reserve memory for an unfinished result, and drop the oldest results if needed. Return False if it fails."""
         while self._answers and self.used_bytes + room_bytes > self._max_bytes >= self._room_bytes + room_bytes:
             _, oldest = self._answers.popitem(last=False)
             self._put_out(oldest)
@@ -94,7 +94,7 @@ class ResultsCache:
         self._room_bytes -= room_bytes
 
     def keep(self, key: Key, answer: Remembered, room_bytes: int) -> None:
-        """Keep *answer* in its reserved memory; it replaces an earlier result of *key*."""
+        """Cache *answer* in its reserved memory. It replaces an earlier result of *key*."""
         before = self._answers.pop(key, None)
         if before is not None:
             self._put_out(before)
@@ -116,10 +116,10 @@ class ResultsCache:
 
 
 def key_bytes(key: Key) -> int:
-    """Return the memory of a result of *key*, without its chunks."""
+    """Return the memory that a result with *key* uses, without its chunks."""
     return _ENTRY_BYTES + sum(map(sys.getsizeof, key))
 
 
 def chunk_bytes(chunk: bytes) -> int:
-    """Return the memory of *chunk*."""
+    """Return the memory that *chunk* uses."""
     return sys.getsizeof(chunk) + _CHUNK_BYTES

@@ -1,8 +1,8 @@
 """
-Results as bytes: record batches in, chunks out, in each format that a caller may request.
+Encodes results: converts record batches to chunks of bytes, in each format that a caller can request.
 
-All encoders stream: they pull a batch once the previous one is written, and keep none. They first cut a batch into
-pieces, so that memory use stays small however wide its rows are.
+All encoders stream. They pull a batch after writing the previous one, and keep no batch. They first cut each batch into
+pieces, so memory use stays small even if rows are wide.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,18 +27,18 @@ def encode_parts(
     encoding: Encoding, columns: tuple[Column, ...], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Parts]:
     """
-    Encode a result. The bytes are complete only when the iterator ends without an exception.
+    Encode a result. The bytes are complete only if the iterator ends without an exception.
 
-    Each chunk is in parts, which may refer to the batch that it was made of.
+    Each chunk consists of parts, which may refer to the memory of their batch.
 
     Args:
         encoding: The format.
-        columns: Name and DuckDB type of each column, as the statement names them: names may repeat.
-        schema: The schema of the batches: the Arrow types that DuckDB exports after `values.select_list`.
-        batches: Pulled one at a time; their exceptions pass through.
+        columns: The name and DuckDB type of each column. Names are those in the statement, and may repeat.
+        schema: The schema of the batches, with the Arrow types that DuckDB exports after `values.select_list`.
+        batches: The batches, pulled one at a time. Their exceptions pass through.
 
     Raises:
-        SqlError: A column's type has no exact form in the format; raised before the first chunk.
+        SqlError: The format cannot represent a column's type exactly. Raised before the first chunk.
         ResourceLimitError: A single row is too large to encode as text.
     """
     return ENCODERS[encoding](columns, schema, batches)

@@ -1,4 +1,4 @@
-"""The Arrow IPC stream format: a schema, record batches, an end marker."""
+"""Encodes results in the Arrow IPC stream format: a schema, record batches and an end marker."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,7 +16,7 @@ def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
     Return the schema of a result in Arrow: the engine's schema with unique names.
 
     Raises:
-        SqlError: Arrow cannot hold a type exactly.
+        SqlError: Arrow cannot represent a type exactly.
     """
     renderers(columns, schema)
     names = unique_names(column.name for column in columns)
@@ -24,7 +24,7 @@ def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
-    """Give the stream: the schema with the first rows, then messages that fit into Flight messages, the end marker."""
+    """Yield the schema with the first rows, then messages that fit into Flight messages, then the end marker."""
     answer = answer_schema(columns, schema)
     sink = Sink()
     with pa.ipc.new_stream(sink, answer) as writer:
@@ -36,9 +36,9 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
 
 def cut(answer: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
-    Give the rows of *batches*, with the names of *answer*, in pieces of at most `ARROW_PIECE_BYTES` or one row.
+    Yield the rows of *batches*, with the names in *answer*, in pieces of at most `ARROW_PIECE_BYTES` or one row.
 
-    Nothing is left behind their nulls.
+    The memory behind nulls is cleared.
     """
     for piece, _ in pieces(map(cleared, batches), _size, ARROW_PIECE_BYTES):
         yield pa.RecordBatch.from_arrays(piece.columns, schema=answer)
@@ -46,9 +46,9 @@ def cut(answer: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 class Sink:
     """
-    The file that an Arrow writer writes to. It keeps the buffers of batches without a copy.
+    The file that an Arrow writer writes to. It keeps the buffers of batches without copying them.
 
-    A chunk lives as long as the batch that it was made of, so it must be taken before the next batch is written.
+    A chunk is valid only as long as its batch, so it must be taken before the next batch is written.
     """
 
     closed = False  # an attribute that pyarrow requires of a file
@@ -62,7 +62,7 @@ class Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
+        """Do nothing, because nothing is buffered."""
 
     def take(self) -> Parts:
         """Return the bytes written since the last call."""
@@ -71,7 +71,7 @@ class Sink:
 
 
 def _size(batch: pa.RecordBatch) -> int:
-    """Return the bytes of the rows, without dictionaries: a dictionary is sent once. A small batch may count more."""
-    # The buffers hold these rows, and often others. Adding up their sizes takes a quarter of the time.
+    """Return the bytes of the rows without dictionaries, which are sent once. For small batches, it is a bound."""
+    # The buffers contain these rows, and often others. Adding up buffer sizes takes a quarter of the time.
     at_most = sum(buffer.size for column in batch.columns for buffer in column.buffers() if buffer is not None)
     return at_most if at_most <= ARROW_PIECE_BYTES else int(batch.nbytes - batch.slice(0, 0).nbytes)

@@ -1,4 +1,4 @@
-"""CSV: a header, then one line for each row. Fields are quoted where needed (RFC 4180); a newline ends each line."""
+"""Encodes results as CSV: a header, then one line per row, each with a newline. Quotes follow RFC 4180."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,14 +13,14 @@ from queryengine.engine import Parts
 from queryengine.manifest import Column
 from queryengine.values import unique_names
 
-#: A field with one of these is quoted; many readers end a line at a lone carriage return.
+#: A field that contains one of these bytes is quoted. Many readers end a line at a lone carriage return.
 _QUOTED = frozenset(b'",\r\n')
 _PLAIN = bytes(set(range(256)) - _QUOTED)
 _NEEDS_QUOTES = re.compile(r'[",\r\n]').search
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
-    """Give the header and the rows. A null is an empty field, an empty string is `""`."""
+    """Yield the header and the rows. A null is an empty field, and an empty string is `""`."""
     plan = renderers(columns, schema)
     literals = ["", *[","] * (len(columns) - 1), "\n"]
 
@@ -38,7 +38,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
 
 
 def quoted(texts: pa.StringArray) -> pa.StringArray:
-    """Quote the texts that are empty, or contain a quote, a comma or a line end."""
+    """Quote strings that are empty, or contain a quote, a comma or a line end."""
     needed = pc.equal(pc.binary_length(texts), 0)
     found = specials(texts, _PLAIN)
     for byte in found:
@@ -50,7 +50,7 @@ def quoted(texts: pa.StringArray) -> pa.StringArray:
 
 
 def quoted_text(text: str) -> str:
-    """As `quoted`, for one text: the kernel calls cost too much for a few texts."""
+    """Quote one string as `quoted` does, because kernel calls are too expensive for a few strings."""
     if text and not _NEEDS_QUOTES(text):
         return text
     return '"' + text.replace('"', '""') + '"'

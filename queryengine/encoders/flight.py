@@ -1,7 +1,7 @@
 """
-Arrow Flight: each chunk is one serialised FlightData message (`Flight.proto`), whose body is not copied.
+Encodes results for Arrow Flight. Each chunk is a serialised FlightData message (`Flight.proto`), with an uncopied body.
 
-FlightData holds an Arrow IPC message in two fields: the head, and the body if it has one.
+FlightData contains an Arrow IPC message in two fields: the header, and the body if the message has one.
 """
 
 import struct
@@ -16,32 +16,32 @@ from queryengine.engine import Parts, length
 from queryengine.errors import ResourceLimitError
 from queryengine.manifest import Column
 
-#: The longest protobuf message; clients reject longer ones.
+#: The maximum length of a protobuf message. Clients reject longer messages.
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
 
-#: The body of a shorter message is copied: a stream writer would cost more.
+#: The body of a shorter message is copied, because a stream writer would cost more.
 _COPIED_BYTES: Final = 64 * 1024
 
-#: The keys of the fields `data_header` (2) and `data_body` (1000), both of bytes.
+#: The protobuf keys of the fields `data_header` (2) and `data_body` (1000), both of type bytes.
 _DATA_HEADER: Final = b"\x12"
 _DATA_BODY: Final = b"\xc2\x3e"
 
-#: The prefix of an encapsulated message: the continuation marker, and the length of the head.
+#: The prefix of an encapsulated message: the continuation marker, and the length of the header.
 _PREFIX: Final = struct.Struct("<4xi")
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
-    """Give the schema, dictionaries and record batches; batches stay below the 4 MiB that clients accept."""
+    """Yield the schema, dictionaries and record batches. Batches stay below the 4 MiB that clients accept."""
     answer = arrow.answer_schema(columns, schema)
     return messages(answer, arrow.cut(answer, batches))
 
 
 def messages(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
     """
-    Give *schema*, and each of *batches* with the dictionaries that it needs.
+    Yield *schema*, and each of *batches* with the dictionaries that it needs.
 
     Raises:
-        ResourceLimitError: A batch is longer than a message can be.
+        ResourceLimitError: A batch exceeds the maximum message length.
     """
     batches = iter(batches)
     if not any(map(_has_dictionary, schema.types)):
@@ -57,7 +57,7 @@ def messages(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[P
 
 
 def _streamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
-    """Give the messages of a stream writer: it handles dictionaries, and does not copy bodies."""
+    """Yield the messages of a stream writer, which handles dictionaries and does not copy bodies."""
     sink = arrow.Sink()
     with pa.ipc.new_stream(sink, schema) as writer:
         written = 0
@@ -73,14 +73,14 @@ def _has_dictionary(type_: pa.DataType) -> bool:
 
 
 def _split(message: pa.Buffer) -> tuple[bytes, memoryview]:
-    """Return the head and the body of an encapsulated message."""
+    """Return the header and the body of an encapsulated message."""
     view = memoryview(message)
     end = _PREFIX.size + _PREFIX.unpack_from(view)[0]
     return bytes(view[_PREFIX.size : end]), view[end:]
 
 
 def _one(parts: Parts) -> Iterator[Parts]:
-    """Give the only message in *parts*."""
+    """Yield the only message in *parts*."""
     head = b""
     body = iter(parts)
     while len(head) < _PREFIX.size or len(head) < _PREFIX.size + _PREFIX.unpack_from(head)[0]:
@@ -89,7 +89,7 @@ def _one(parts: Parts) -> Iterator[Parts]:
 
 
 def _several(parts: Parts) -> Iterator[Parts]:
-    """Give all messages in *parts*, none of the end marker."""
+    """Yield all messages in *parts*, except the end marker."""
     for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(b"".join(parts))):
         yield _flight_data(
             message.metadata.to_pybytes(), None if message.type == "schema" else [memoryview(message.body)]
@@ -97,7 +97,7 @@ def _several(parts: Parts) -> Iterator[Parts]:
 
 
 def _flight_data(head: bytes, body: Parts | None) -> Parts:
-    """Return FlightData. A schema has no body; any other message states the length of its body, even if it is 0."""
+    """Return FlightData. A schema has no body. Any other message includes the body length, even if it is 0."""
     start = _DATA_HEADER + _varint(len(head)) + head
     if body is None:
         return [start]
@@ -109,7 +109,7 @@ def _flight_data(head: bytes, body: Parts | None) -> Parts:
 
 
 def _varint(number: int) -> bytes:
-    """Return *number*, not negative, as protobuf writes lengths: seven bits a byte, the lowest first."""
+    """Return the non-negative *number* as a protobuf varint: seven bits per byte, lowest bits first."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

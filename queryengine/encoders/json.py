@@ -1,4 +1,4 @@
-"""JSON, one object a row, keyed by column: an array on one line, or a line a row (NDJSON)."""
+"""Encodes results as JSON, with one object per row: an array on one line, or one line per row (NDJSON)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,16 +12,16 @@ from queryengine.values import unique_names
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
-    """Give `[{"a":1},{"a":2}]`: no white space between tokens, no newline at the end; `[]` without rows."""
+    """Yield `[{"a":1},{"a":2}]`, without white space or a final newline; `[]` if there are no rows."""
     start = b"["
     for text in _objects(columns, schema, batches, start=",{"):
-        yield start, text[1:]  # Each row begins with a comma; `start` replaces the first one.
+        yield start, text[1:]  # Each row begins with a comma. `start` replaces the first comma.
         start = b","
     yield (b"[]" if start == b"[" else b"]",)
 
 
 def encode_lines(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
-    """Give a line `{"a":1}` for each row, each with a newline at the end; nothing without rows."""
+    """Yield a line `{"a":1}` with a newline for each row; nothing if there are no rows."""
     for text in _objects(columns, schema, batches, end="\n"):
         yield (text,)
 
@@ -29,7 +29,7 @@ def encode_lines(columns: Sequence[Column], schema: pa.Schema, batches: Iterable
 def _objects(
     columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch], start: str = "{", end: str = ""
 ) -> Iterator[memoryview]:
-    """Give the objects of one piece after the other. Each object begins with *start* and is followed by *end*."""
+    """Yield the objects of one piece after another. Each object begins with *start* and is followed by *end*."""
     plan = renderers(columns, schema)
     literals = object_literals(unique_names(column.name for column in columns), start=start)
     literals[-1] += end

@@ -1,4 +1,4 @@
-"""Renderers of lists, structs, tuples, maps and unions: the members are rendered as columns, then joined row by row."""
+"""Renderers of lists, structs, tuples, maps and unions. Members are rendered as columns, then joined row by row."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ class StructRenderer(Renderer):
         return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
 
     def _children(self, array: pa.Array) -> list[tuple[Renderer, pa.Array]]:
-        # `struct_field` marks the members of a null struct as null. It ends the process on a union.
+        # `struct_field` marks the members of a null struct as null, but crashes the process on a union.
         return [
             (member, array.field(at) if isinstance(member, UnionRenderer) else pc.struct_field(array, [at]))
             for at, member in enumerate(self._members)
@@ -57,7 +57,7 @@ class StructRenderer(Renderer):
 
 
 class MapRenderer(Renderer):
-    """A JSON object keyed by the plain text of each key; keys with the same text become `k`, `k_1`."""
+    """A JSON object keyed by the plain text of each key. Keys with the same text become `k`, `k_1`."""
 
     def __init__(self, key: Renderer, value: Renderer) -> None:
         self._key = key
@@ -75,8 +75,8 @@ class MapRenderer(Renderer):
 
     @staticmethod
     def _entries(array: pa.MapArray) -> tuple[pa.ListArray, pa.Array, pa.Array]:
-        """Return the map as a list of entries, with the keys and the values of all of them."""
-        # Not with a cast: it ends the process if a value is a map without keys, as in MAP {'a': MAP {}}.
+        """Return the map as a list of entries, and the keys and values of all entries."""
+        # A cast would crash the process if a value is a map without keys, as in MAP {'a': MAP {}}.
         entries, layout = array.values, array.buffers()[:2]
         rows = pa.Array.from_buffers(
             pa.list_(entries.type), len(array), layout, array.null_count, array.offset, children=[entries]
@@ -86,7 +86,7 @@ class MapRenderer(Renderer):
 
     @staticmethod
     def _names(rows: pa.ListArray, names: pa.StringArray) -> pa.StringArray:
-        """Make keys unique within each map: a file may repeat a key, and two keys of a union may look alike."""
+        """Make keys unique within each map. A file may repeat a key, and two keys of a union may have the same text."""
         names = names.fill_null("null")
         entries = pa.table({"row": pc.list_parent_indices(rows), "name": names})
         if entries.group_by(["row", "name"]).aggregate([]).num_rows == len(names):
@@ -120,7 +120,7 @@ class UnionRenderer(Renderer):
 
 
 def _joined_by_row(lists: pa.Array, tokens: pa.StringArray) -> pa.StringArray:
-    """Join the tokens of each list with commas; a list that is null stays null."""
+    """Join the tokens of each list with commas. Null lists stay null."""
     lengths = pc.list_value_length(lists)
     ends = pc.cumulative_sum(pc.cast(lengths.fill_null(0), pa.int32()))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])

@@ -1,8 +1,8 @@
 """
-Clear what is behind nulls, and behind the last bit, in Arrow arrays.
+Clears the unused memory of Arrow arrays: values behind nulls, and bits after the last row.
 
-There the engine leaves whatever its memory held before, such as a part of a row that another key may see. A client that
-looks at the buffers sees it.
+The engine leaves earlier contents of its memory there, such as part of a row that only another key may see. A client
+that reads the buffers would see these contents.
 """
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ _INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def cleared(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return *batch* with zeros behind its nulls. If there is nothing to clear, it is the same object."""
+    """Return *batch* with zeros behind its nulls. If there is nothing to clear, return *batch* itself."""
     before = batch.columns
     columns = [_cleared(column) for column in before]
     if all(new is old for new, old in zip(columns, before, strict=True)):
@@ -30,14 +30,14 @@ def _cleared(array: pa.Array) -> pa.Array:
 
 
 def _nested(array: pa.Array) -> pa.Array:  # noqa: PLR0911 (one for each kind)
-    """Return *array*, whose type has no fixed width, with zeros behind the nulls in it."""
+    """Return *array*, whose type has no fixed width, with zeros behind its nulls."""
     type_ = array.type
     if isinstance(array, pa.ExtensionArray):
         return pa.ExtensionArray.from_storage(type_, _cleared(array.storage))
     if isinstance(array, pa.DictionaryArray):
         return pa.DictionaryArray.from_arrays(_cleared(array.indices), array.dictionary, ordered=type_.ordered)
     if isinstance(array, pa.StructArray):  # The fields are null where the structure is.
-        # A union has no nulls of its own: to flatten one into a null structure ends the process.
+        # A union has no nulls of its own. Flattening a union into a null structure crashes the process.
         fields = [
             _cleared(array.field(index) if pa.types.is_union(field.type) else pc.struct_field(array, [index]))
             for index, field in enumerate(type_)
@@ -54,7 +54,8 @@ def _nested(array: pa.Array) -> pa.Array:  # noqa: PLR0911 (one for each kind)
         return _rebuilt(array, 1, [_cleared(array.values)])
     if isinstance(array, pa.UnionArray):
         fields = [_cleared(array.field(index)) for index in range(type_.num_fields)]
-        # Those of a sparse union are sliced as it is, and those of a dense one are whole. It has no validity buffer.
+        # The fields of a sparse union are sliced like the union, those of a dense union are whole. A union has no
+        # validity buffer.
         buffers = [
             buffer.slice(array.offset * width, len(array) * width)
             for buffer, width in zip(array.buffers()[1:], (1, 4) if type_.mode == "dense" else (1,), strict=False)
@@ -62,11 +63,11 @@ def _nested(array: pa.Array) -> pa.Array:  # noqa: PLR0911 (one for each kind)
         return pa.Array.from_buffers(type_, len(array), [None, *buffers], 0, 0, fields)
     if not array.null_count or pa.types.is_null(type_):
         return array
-    return _rebuilt(array, 3, [])  # A text takes no bytes if it is null.
+    return _rebuilt(array, 3, [])  # A null string has no bytes.
 
 
 def _rebuilt(array: pa.Array, number: int, children: list[pa.Array]) -> pa.Array:
-    """Return *array*, whose first *number* buffers are its own, with *children*."""
+    """Return *array* with other *children*. Its first *number* buffers are its own and are kept."""
     buffers = array.buffers()[:number]
     if array.null_count and not array.offset:
         buffers[0] = _bits(buffers[0], len(array))
@@ -74,12 +75,12 @@ def _rebuilt(array: pa.Array, number: int, children: list[pa.Array]) -> pa.Array
 
 
 def _flags(array: pa.Array) -> pa.Array:
-    flags = pc.invert(pc.invert(pc.fill_null(array, False)))  # which begins with the first bit
+    flags = pc.invert(pc.invert(pc.fill_null(array, False)))  # The result starts at bit 0.
     return _fixed(array, _bits(flags.buffers()[1], len(array)))
 
 
 def _zeroed(array: pa.Array) -> pa.Array:
-    """Return *array*, of fixed width and with nulls, with zeros behind them."""
+    """Return *array*, which has a fixed-width type and nulls, with zeros behind the nulls."""
     width = array.type.bit_width // 8
     integer = _INTEGERS.get(array.type.bit_width)
     plain = array.view(integer or pa.binary(width))
@@ -92,7 +93,7 @@ def _fixed(array: pa.Array, values: pa.Buffer) -> pa.Array:
 
 
 def _bits(buffer: pa.Buffer, count: int) -> pa.Buffer:
-    """Return the first *count* bits of *buffer*, and zeros up to the end of the byte."""
+    """Return the first *count* bits of *buffer*, padded with zeros to a whole byte."""
     if not count % 8:
         return buffer
     bits = bytearray(buffer.slice(0, (count + 7) // 8))

@@ -1,4 +1,4 @@
-"""Choosing the renderer of each column, once for a result, and cutting a result into pieces."""
+"""Chooses the renderer of each column, once per result, and cuts a result into pieces."""
 
 import math
 import os
@@ -30,16 +30,16 @@ from queryengine.values import Carrier, ValueType, parse_type
 
 _Text = TypeVar("_Text")
 
-#: Pieces of a batch: large enough to make kernel calls cheap, small enough for many results at once.
+#: The size of text pieces: large enough to make kernel calls cheap, small enough for many results at once.
 TEXT_PIECE_BYTES = 4 * 1024 * 1024
 
-#: If the engine took longer for a batch, in seconds, all its text is given before the next batch is pulled.
+#: If the engine took longer than this for a batch, in seconds, all its text is yielded before the next batch is pulled.
 _FAST_S = 0.02
 
-#: The same for Arrow: with its frame, a piece stays well below the 4 MiB that Flight clients accept as one message.
+#: The size of Arrow pieces. With framing, a piece stays well below the 4 MiB that Flight clients accept per message.
 ARROW_PIECE_BYTES = 3 * 1024 * 1024
 
-#: The limit of one row: it becomes text as a whole, in several copies.
+#: The maximum size of one row, which becomes text as a whole, in several copies.
 MAX_ROW_BYTES = 128 * 1024 * 1024
 
 
@@ -48,7 +48,7 @@ def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, .
     Choose the renderer of each column.
 
     Raises:
-        SqlError: A column has a type without an exact form.
+        SqlError: A column has a type that cannot be represented exactly.
     """
     chosen = []
     for column, field in zip(columns, schema, strict=True):
@@ -66,17 +66,17 @@ def texts(
     render: Callable[[pa.RecordBatch], _Text],
 ) -> Iterator[_Text]:
     """
-    Cut batches into pieces that are small as text, and give *render* of each.
+    Cut batches into pieces that are small as text, and yield the text that *render* returns for each piece.
 
     Args:
-        batches: Pulled one at a time, once the texts of the previous one are given. While batches come fast, the last
-            texts of one that makes several pieces may still be in progress.
+        batches: The batches, pulled one at a time after the texts of the previous batch were yielded. While batches
+            arrive fast, the last texts of a batch with several pieces may still be in progress.
         plan: The renderers of the columns.
-        row_overhead: Bytes that each row takes in addition to its values.
-        render: Called from several threads if a batch makes several pieces.
+        row_overhead: The bytes of each row in addition to its values.
+        render: Renders a piece. Called from several threads if a batch has several pieces.
 
     Raises:
-        ResourceLimitError: A single row takes more than `MAX_ROW_BYTES`.
+        ResourceLimitError: A single row exceeds `MAX_ROW_BYTES`.
     """
 
     def size(batch: pa.RecordBatch) -> int:
@@ -94,7 +94,7 @@ def texts(
                         f"One row takes more than {MAX_ROW_BYTES // 1024**2} MiB as text: select less of it, or ask "
                         "for Arrow."
                     )
-                # A batch in one piece need not change threads, and a long row needs all the memory.
+                # A batch in one piece does not need another thread, and a long row needs all the memory.
                 if THREADS == 1 or piece.num_rows == batch.num_rows or piece_bytes > TEXT_PIECE_BYTES:
                     yield from _results(pending)
                     yield render(piece)
@@ -111,7 +111,7 @@ def texts(
 
 
 def _results(pending: deque[Future[_Text]], most_left: int = 0) -> Iterator[_Text]:
-    """Give the oldest results, until at most *most_left* are pending: more would take memory."""
+    """Yield the oldest results until at most *most_left* are pending, to limit memory use."""
     while len(pending) > most_left:
         yield pending.popleft().result()
 
@@ -119,14 +119,14 @@ def _results(pending: deque[Future[_Text]], most_left: int = 0) -> Iterator[_Tex
 def pieces(
     batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], int], limit: int
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Cut batches until each piece has one row or at most *limit* bytes by *size*, and give its size."""
+    """Cut batches until each piece has one row or at most *limit* bytes by *size*. Yield each piece and its size."""
     for batch in batches:
         waiting = [batch] if batch.num_rows else []
         while waiting:
             piece = waiting.pop()
             piece_bytes = size(piece)
             if piece.num_rows > 1 and piece_bytes > limit:
-                # Into as many equal parts as should suffice: computing the size repeatedly is slow.
+                # Cut into as many equal parts as should suffice, because computing the size repeatedly is slow.
                 rows = math.ceil(piece.num_rows / math.ceil(piece_bytes / limit))
                 waiting += [piece.slice(first, rows) for first in range(0, piece.num_rows, rows)][::-1]
             else:
@@ -134,11 +134,11 @@ def pieces(
 
 
 def _renderer(kind: ValueType, arrow: pa.DataType) -> Renderer | None:
-    """Return the renderer of a DuckDB type in the form of an Arrow type; None when there is none."""
+    """Return the renderer for values of a DuckDB type in an Arrow type; None if there is none."""
     if arrow.id in _TEXT_TYPES:
         return _TEXT_RENDERERS.get(kind.carrier, StringRenderer)()
     if kind.carrier is not Carrier.ARROW:
-        return None  # It should have come as text: Arrow cannot hold it exactly.
+        return None  # It should have been exported as text, because Arrow cannot represent it exactly.
     if arrow.id in _NESTED_RENDERERS:
         arrow_members = [arrow.field(position).type for position in range(arrow.num_fields)]
         if pa.types.is_map(arrow):
@@ -200,9 +200,9 @@ _NESTED_RENDERERS: Mapping[int, Callable[[ValueType, Any, Sequence[Renderer]], R
 _Piece = TypeVar("_Piece")
 _Made = TypeVar("_Made")
 
-#: The threads of a process that encode one result: kernels of pyarrow release the GIL. Two keep the thread that reads
-#: from the engine and sends busy. Each takes memory, for its stack and a piece in progress, and a worker with the
-#: smallest `memory_limit` has little.
+#: The number of threads that encode one result, which works because pyarrow kernels release the GIL. Two threads are
+#: enough to keep the thread busy that reads from the engine and sends. Each thread uses memory for its stack and a
+#: piece in progress, and a worker with the smallest `memory_limit` has little.
 THREADS: Final = min(2, len(os.sched_getaffinity(0)))
 
 
@@ -211,7 +211,7 @@ def in_thread(make: Callable[[_Piece], _Made], piece: _Piece) -> Future[_Made]:
     Call *make* with *piece* in a thread.
 
     Raises:
-        MemoryError: Memory for a thread is lacking.
+        MemoryError: There is not enough memory for a thread.
     """
     try:
         return _threads(os.getpid()).submit(make, piece)
@@ -221,5 +221,5 @@ def in_thread(make: Callable[[_Piece], _Made], piece: _Piece) -> Future[_Made]:
 
 @lru_cache(maxsize=1)
 def _threads(_process: int) -> ThreadPoolExecutor:
-    """Return the threads of this process: a fork does not inherit those of its parent."""
+    """Return the thread pool of this process. A forked process does not inherit its parent's threads."""
     return ThreadPoolExecutor(THREADS, "engine-encoder")

@@ -1,8 +1,8 @@
 """
-The base of all renderers: columns of Arrow values become columns of text, in C++, without Python objects.
+The base of all renderers, which convert columns of Arrow values to columns of text in C++, without Python objects.
 
-A renderer knows one type. `json` gives the text of each value as JSON, `plain` as bare text for CSV and for keys of
-JSON objects; both keep a null as null. Kernels of pyarrow do the work and release the GIL.
+A renderer handles one type. `json` returns each value as JSON. `plain` returns it as bare text, for CSV and for keys of
+JSON objects. In both, a null stays null. The work is done by pyarrow kernels, which release the GIL.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Arguments of kernel calls, made once: for a small result they would cost as much as the call.
+#: Arguments of kernel calls. They are created once, because for a small result they would cost as much as the call.
 _JOIN: Final = pc.get_function("binary_join_element_wise")
 _NO_SEPARATOR: Final = pa.scalar("", pa.string())
 _CAST: Final = pc.get_function("cast")
@@ -24,16 +24,17 @@ _TO_TEXT: Final = pc.CastOptions.safe(pa.string())
 _JSON_SPECIAL = frozenset([*range(32), ord('"'), ord("\\")])
 _JSON_PLAIN = bytes(set(range(256)) - _JSON_SPECIAL)
 
-#: Writes a text as JSON, with characters beyond ASCII as they are.
+#: Writes a string as JSON, with non-ASCII characters unescaped.
 json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """
-    A column of text; every value that is not null is enclosed in `before` and `after`.
+    A column of text. Every non-null value is enclosed in `before` and `after`.
 
-    The three are separate because rows are joined from many columns and literals in one pass: quotes then cost nothing.
+    The three parts are separate because rows are joined from many columns and literals in one pass. In that pass,
+    quotes cost nothing.
     """
 
     values: pa.StringArray
@@ -41,19 +42,19 @@ class Fragment:
     after: str = ""
 
     def whole(self) -> pa.StringArray:
-        """Return the texts in `before` and `after`; a null stays null."""
+        """Return the values enclosed in `before` and `after`. A null stays null."""
         if not self.before and not self.after:
             return self.values
         return join(self.before, self.values, self.after)
 
     def tokens(self) -> pa.StringArray:
-        """Return the texts in `before` and `after`, and `null` for a null."""
+        """Return the values enclosed in `before` and `after`, and the text `null` for a null."""
         whole = self.whole()
         return whole.fill_null("null") if whole.null_count else whole
 
 
 class Renderer(ABC):
-    """Renders a column of one type as text. A type implements `_json`, and the other methods if it can be faster."""
+    """Renders a column of one type as text. Subclasses implement `_json`, and other methods if that is faster."""
 
     #: False if the plain text is never empty and never contains a quote, a comma or a line end.
     free_text = True
@@ -63,11 +64,11 @@ class Renderer(ABC):
         return self._json(array)
 
     def plain(self, array: pa.Array) -> pa.StringArray:
-        """Return each value as bare text: a string as it is, a nested value as JSON."""
+        """Return each value as bare text: a string unchanged, a nested value as JSON."""
         return self._plain(array)
 
     def size(self, array: pa.Array) -> int:
-        """Return an upper bound for the bytes of the text, without escapes."""
+        """Return an upper bound for the length of the text in bytes, without escapes."""
         return self._size(array)
 
     @abstractmethod
@@ -86,14 +87,14 @@ def join(*parts: pa.Array | str, null: str | None = None) -> pa.StringArray:
 
     Args:
         parts: Columns of equal length, and literals.
-        null: The text for a null; with None, a row with a null is null.
+        null: The text for a null. With None, a row that contains a null is null.
     """
     arguments = [pa.scalar(part, pa.string()) if isinstance(part, str) else part for part in parts]
     return _JOIN.call([*arguments, _NO_SEPARATOR], _null_handling(null))
 
 
 def to_text(array: pa.Array) -> pa.StringArray:
-    """Cast to text as Arrow does."""
+    """Cast to text with Arrow's cast."""
     return _CAST.call([array], _TO_TEXT)
 
 
@@ -104,7 +105,7 @@ def _null_handling(text: str | None) -> pc.JoinOptions:
 
 
 def where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
-    """Keep the values where *mask* is true; the others become null."""
+    """Keep the values where *mask* is true. The others become null."""
     return pc.if_else(mask, array, pa.scalar(None, array.type))
 
 
@@ -129,9 +130,9 @@ def specials(array: pa.StringArray, plain: bytes) -> set[int]:
 
 
 def json_escaped(array: pa.StringArray) -> pa.StringArray:
-    """Escape the texts as JSON strings; most columns need no escape and are returned unchanged."""
+    """Escape the values as JSON strings. Most columns need no escapes and are returned unchanged."""
     found = specials(array, _JSON_PLAIN)
-    # The backslash first: the other escapes add new ones.
+    # Escape backslashes first, because the other escapes add new ones.
     for byte in sorted(found, key=lambda byte: byte != ord("\\")):
         character = chr(byte)
         array = pc.replace_substring(array, pattern=character, replacement=json.dumps(character)[1:-1])

@@ -1,8 +1,8 @@
 """
-Rows of text from columns of text.
+Joins columns of text to rows of text.
 
-A few rows are joined by pyarrow's join kernel, which examines each of its arguments anew in each row. The values of
-many rows are put into one long column, after the literals, and taken from it in the order of the rows.
+A few rows are joined by pyarrow's join kernel, which examines each argument again for each row. With many rows, all
+values are put into one long column, after the literals, and taken from this column in row order.
 """
 
 from array import array as numbers
@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from queryengine.encoders.rendering import Fragment, join, json_text, value_bytes
 
-#: From this many rows on, the second way is faster.
+#: From this number of rows on, the second method is faster.
 _MANY_ROWS = 512
 
-#: The forms of a literal: with or without the ends of the values before and after it, which a null does not have.
+#: The forms of a literal: with or without the end of the previous value and the start of the next one. Nulls have none.
 _FORMS = 4
 
 
@@ -29,12 +29,12 @@ def object_literals(names: Sequence[str], start: str = "{") -> list[str]:
 
 def joined_rows(fragments: Sequence[Fragment], literals: Sequence[str], null: str) -> pa.StringArray:
     """
-    Join columns to one text a row.
+    Join columns to one string per row.
 
     Args:
-        fragments: The columns, at least one, equally long.
-        literals: The text before each column, and after the last one.
-        null: The text for a null, which is not enclosed in anything.
+        fragments: One or more columns of equal length.
+        literals: The text before each column, and the text after the last column.
+        null: The text for a null, which is not enclosed.
     """
     parts: list[pa.Array | str] = []
     after = ""
@@ -46,7 +46,7 @@ def joined_rows(fragments: Sequence[Fragment], literals: Sequence[str], null: st
 
 
 def row_bytes(fragments: Sequence[Fragment], literals: Sequence[str], null: str) -> memoryview:
-    """Return the rows of `joined_rows`, one after another, as bytes."""
+    """Return the rows of `joined_rows` as consecutive bytes."""
     rows = len(fragments[0].values)
     if rows < _MANY_ROWS:
         return value_bytes(joined_rows(fragments, literals, null))
@@ -62,7 +62,7 @@ def row_bytes(fragments: Sequence[Fragment], literals: Sequence[str], null: str)
 
 
 def _forms(fragments: Sequence[Fragment], literals: Sequence[str]) -> pa.StringArray:
-    """Return each literal in its forms: with both ends, without the next value's, the previous value's, and neither."""
+    """Return each literal in its forms: with both neighbours' quotes, only the previous, only the next, or neither."""
     befores = [*(fragment.before for fragment in fragments), ""]
     afters = ["", *(fragment.after for fragment in fragments)]
     forms = []
@@ -72,12 +72,12 @@ def _forms(fragments: Sequence[Fragment], literals: Sequence[str]) -> pa.StringA
 
 
 def _is_mixed(fragment: Fragment) -> bool:
-    """Say whether some values are enclosed, and others are null."""
+    """Return whether some values are enclosed, and others are null."""
     return bool(fragment.before or fragment.after) and fragment.values.null_count > 0
 
 
 def _with_forms(places: pa.Buffer, fragments: Sequence[Fragment], rows: int) -> pa.Buffer:
-    """Return *places* with the right form of each literal in each of *rows*."""
+    """Return *places* with the correct form of each literal in each of *rows*."""
     step = 2 * len(fragments) + 1
     changed = memoryview(bytearray(memoryview(places)[: 4 * rows * step])).cast("i")
     before: pa.Int32Array | None = None
@@ -98,7 +98,7 @@ def _with_forms(places: pa.Buffer, fragments: Sequence[Fragment], rows: int) -> 
 
 @lru_cache(maxsize=8)
 def _places(columns: int, rows: int) -> pa.Buffer:
-    """Return the index of each literal and each value, row by row, as 32-bit numbers; many pieces share it."""
+    """Return the index of each literal and each value, row by row, as 32-bit integers. Many pieces share the result."""
     step = 2 * columns + 1
     places = memoryview(bytearray(4 * rows * step)).cast("i")
     for number in range(columns + 1):

@@ -17,10 +17,10 @@ from queryengine.encoders.rendering import (
     with_nulls_of,
 )
 
-#: Arrow writes a decimal below 10^-6 with an exponent, and zero as `0E-10`: beyond this scale we place the digits.
+#: Arrow writes a decimal below 10^-6 with an exponent, and zero as `0E-10`. Beyond this scale, we write the digits.
 _LARGEST_SCALE_WITHOUT_EXPONENT = 6
 
-#: From here on Arrow writes a double with an exponent, even a whole number below 2^53.
+#: From this value on, Arrow writes a double with an exponent, even a whole number below 2^53.
 _EXPONENT_FROM = pa.scalar(1e10)
 _WHOLE_UNTIL = pa.scalar(2.0**53)
 
@@ -29,7 +29,7 @@ _STRING_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
 
 
 class CastRenderer(Renderer):
-    """Types that Arrow's cast to text writes as JSON does: integers, booleans, and nulls without a type."""
+    """Types for which Arrow's cast to text returns JSON: integers, booleans, and nulls without a type."""
 
     free_text = False
 
@@ -39,9 +39,9 @@ class CastRenderer(Renderer):
 
 class FloatRenderer(Renderer):
     """
-    Floating point numbers with the shortest digits that read back as the same number, whole numbers with `.0`.
+    Floating-point numbers with the shortest digits that read back as the same number. Whole numbers end in `.0`.
 
-    JSON has no NaN and no infinities: they are null in JSON, and words in plain text.
+    JSON has no NaN or infinities, so they are null in JSON and words in plain text.
     """
 
     free_text = False
@@ -103,7 +103,7 @@ class StringRenderer(Renderer):
 
 
 class DigitsRenderer(StringRenderer):
-    """Integers that are too large for Arrow, carried as the engine's text: bare in JSON."""
+    """Integers that are too large for Arrow. They arrive as the engine's text, and are unquoted in JSON."""
 
     free_text = False
 
@@ -112,7 +112,7 @@ class DigitsRenderer(StringRenderer):
 
 
 class JsonRenderer(StringRenderer):
-    """A VARIANT, carried as the engine's JSON: embedded, with null for the engine's NaN and Infinity."""
+    """A VARIANT, which arrives as the engine's JSON. It is embedded, with null for NaN and Infinity."""
 
     def _json(self, array: pa.Array) -> Fragment:
         return Fragment(self._plain(array))
@@ -143,7 +143,7 @@ class BytesRenderer(Renderer):
 
 
 class DictionaryRenderer(Renderer):
-    """Text that is stored once and referenced by index: an ENUM."""
+    """An ENUM: text that is stored once and referenced by index."""
 
     _values = StringRenderer()
 

@@ -1,9 +1,9 @@
 """
-Small results from Python values, as JSON, NDJSON, CSV or a record batch: a call of Arrow costs more than a few rows do.
+Encodes small results from Python values as JSON, NDJSON, CSV or a record batch.
 
-The bytes are the same as those of the other encoders, and a record batch is the same as DuckDB's own. A value that may
-differ is written by its renderer. If Python does not know enough of a value (a date that may be an infinity, a year
-beyond 9999), the whole result is left to the other encoders.
+For a few rows, this is cheaper than a call to Arrow. The bytes are the same as those of the other encoders, and a
+record batch is the same as DuckDB's own. A value that may differ is written by its renderer. If Python cannot represent
+a value exactly (a date that may be an infinity, a year beyond 9999), the other encoders write the whole result.
 """
 
 import datetime as dt
@@ -23,17 +23,17 @@ from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import parse_type, unique_names
 
-#: The encodings that are written here. The others are made from record batches.
+#: The encodings that this module writes. The others are made from record batches.
 ENCODINGS: Final[frozenset[Encoding]] = frozenset({"json", "ndjson", "csv"})
 
-#: Longer lists of names or types, in characters, are not cached.
+#: Lists of names or types with more characters in total are not cached.
 _CACHED_CHARACTERS: Final = 2000
 
-#: Python and Arrow write floating point numbers in this range alike: the same shortest digits, no exponent.
+#: Python and Arrow write floating-point numbers in this range in the same way: the shortest digits, and no exponent.
 _ALIKE_FROM: Final = 1e-4
 _ALIKE_UNTIL: Final = 1e10
 
-#: The bounds of Python's calendar also stand for DuckDB's infinities.
+#: The bounds of Python's calendar. DuckDB's infinities are converted to these values too.
 _BOUNDS: Final = frozenset({dt.date.min, dt.date.max, dt.datetime.min, dt.datetime.max})  # noqa: DTZ901 - without a zone
 
 _FLOATS: Final = FloatRenderer()
@@ -43,12 +43,12 @@ _Made = TypeVar("_Made")
 
 
 class UnsureError(Exception):
-    """A value may differ from DuckDB's own: the result must be computed as record batches."""
+    """A value may differ from DuckDB's own, so the result must be computed as record batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """The template of a row, and the texts before, between and after the rows."""
+    """The template of a row, and the text before, between and after the rows."""
 
     row: str
     start: str
@@ -68,7 +68,7 @@ class Plan:
         Return the encoded result.
 
         Raises:
-            UnsureError: The other encoders must write it.
+            UnsureError: The other encoders must write the result.
         """
         form = _FORMATS[encoding](tuple([column.name for column in self.columns]))
         row, writers = form.row, self.writers[encoding]
@@ -83,13 +83,13 @@ class Plan:
 
 
 def plan(columns: tuple[Column, ...]) -> Plan | None:
-    """Return the plan of these columns with DuckDB's types; None if this module does not write a type."""
+    """Return the plan for *columns* with DuckDB types; None if this module does not support a type."""
     writers = _writers(tuple([column.type for column in columns]))
     return None if writers is None else Plan(columns, writers)
 
 
 def _cached(make: Callable[[tuple[str, ...]], _Made]) -> Callable[[tuple[str, ...]], _Made]:
-    """Cache what *make* returns, except for long texts, which could fill the memory."""
+    """Cache the results of *make*, except for long arguments, which could fill the memory."""
     made = lru_cache(maxsize=256)(make)
     return lambda texts: (made if sum(map(len, texts)) <= _CACHED_CHARACTERS else make)(texts)
 
@@ -172,15 +172,15 @@ def _date(value: dt.date | str) -> str:
 
 
 def _time(value: dt.datetime | dt.time | str) -> str:
-    """Write with the shortest exact fraction of 0, 3 or 6 digits."""
+    """Return the time with the shortest exact fraction of 0, 3 or 6 digits."""
     sure: dt.datetime | dt.time = _sure(value)
     if sure.microsecond % 1000:
         return sure.isoformat()
     return sure.isoformat(timespec="milliseconds" if sure.microsecond else "seconds")
 
 
-#: The writers of a value that is not null, in JSON and in CSV, by the name of its type in `values.TABLE`. FLOAT is
-#: missing because Python gets a DOUBLE; the other missing types are nested, or DuckDB must make their text.
+#: The writers of a non-null value in JSON and in CSV, by type name in `values.TABLE`. FLOAT is missing because Python
+#: gets a DOUBLE. The other missing types are nested, or DuckDB must convert them to text.
 _WRITERS: Final[Mapping[str, tuple[_Writer, _Writer]]] = {
     "NULL": (str, str),
     "BOOLEAN": (_boolean, _boolean),
@@ -200,7 +200,7 @@ _WRITERS: Final[Mapping[str, tuple[_Writer, _Writer]]] = {
     **dict.fromkeys(("TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), (_quoted(_time), _time)),
 }
 
-#: Convert a value that is not null to one that Arrow takes. Arrow takes the values of the other types as they are.
+#: Functions that convert a non-null value to one that Arrow accepts. Values of other types need no conversion.
 _TO_ARROW: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("UUID", "UHUGEINT"), str),
     **dict.fromkeys(("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), _sure),
@@ -208,13 +208,13 @@ _TO_ARROW: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def fit_batch(schema: pa.Schema) -> bool:
-    """Say whether `batch` can make rows of *schema*: a dictionary must be DuckDB's own."""
+    """Return whether `batch` supports *schema*. It does not support dictionaries, which must be DuckDB's own."""
     return not any(pa.types.is_dictionary(field.type) for field in schema)
 
 
 def batch(columns: Sequence[Column], schema: pa.Schema, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     """
-    Return *rows*, at least one, as a record batch of *schema*. `plan` must know the types of *columns*.
+    Return one or more *rows* as a record batch with *schema*. `plan` must support the types of *columns*.
 
     Raises:
         UnsureError: A value may differ from the one that DuckDB would export.
@@ -224,7 +224,7 @@ def batch(columns: Sequence[Column], schema: pa.Schema, rows: Sequence[tuple[Any
             pa.array(_converted(column, values), field.type)
             for column, field, values in zip(columns, schema, zip(*rows, strict=True), strict=True)
         ]
-    except (pa.ArrowException, OverflowError) as exc:  # Arrow's decimals do not take a HUGEINT of 39 digits.
+    except (pa.ArrowException, OverflowError) as exc:  # Arrow's decimals have no room for a HUGEINT with 39 digits.
         raise UnsureError from exc
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

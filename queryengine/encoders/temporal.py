@@ -1,7 +1,7 @@
 """
 Renderers of dates, times and timestamps: ISO 8601 with a `T`, and a fraction of 3, 6 or 9 digits if it is not zero.
 
-Years 0000 to 9999 have four digits (0000 is 1 BC); other years have a sign and at least six digits, as in ECMAScript.
+Years 0000 to 9999 have four digits (0000 is 1 BC). Other years have a sign and at least six digits, as in ECMAScript.
 """
 
 import datetime as dt
@@ -18,7 +18,7 @@ _COARSER = {"ms": "s", "us": "ms", "ns": "us"}
 _PER_COARSER = pa.scalar(1000, pa.int64())
 _SECONDS_A_DAY = 86_400
 
-#: The days since 1970 whose year has four digits: from 0000-01-01 to 9999-12-31.
+#: The range of days since 1970 whose year has four digits: from 0000-01-01 to 9999-12-31.
 _FIRST_DAY = -719_528
 _LAST_DAY = 2_932_896
 
@@ -28,10 +28,10 @@ _INT32_MAX = 2**31 - 1
 
 class _TemporalRenderer(Renderer):
     """
-    The common base: Arrow's cast renders the usual values, Python the rest.
+    The common base. Arrow's cast renders the usual values, and Python renders the rest.
 
-    `infinity` and its negative are the integers for the two infinities; 0 if the type has none. Arrow renders integers
-    from `first` to `last` correctly; `after` follows each text. `storage` is the type of the integers.
+    `infinity` and its negative are the integers for the two infinities, or 0 if the type has none. Arrow renders
+    integers from `first` to `last` correctly. `after` is appended to each value. `storage` is the integer type.
     """
 
     free_text = False
@@ -53,7 +53,7 @@ class _TemporalRenderer(Renderer):
         return text
 
     def _finite(self, integers: pa.Array) -> pa.StringArray:
-        """Render integers of the type's unit; infinities become null."""
+        """Render integers in the type's unit. Infinities become null."""
         bounds = pc.min_max(integers).as_py()
         if bounds["min"] is None or (self.first <= bounds["min"] and bounds["max"] <= self.last):
             return self._usual(integers)
@@ -85,7 +85,7 @@ class DateRenderer(_TemporalRenderer):
 
 
 class TimestampRenderer(_TemporalRenderer):
-    """A point in time in `s`, `ms`, `us` or `ns`: local if the type has no zone, otherwise in UTC with a `Z`."""
+    """A point in time in `s`, `ms`, `us` or `ns`. It is local if the type has no zone, otherwise in UTC with a `Z`."""
 
     infinity = _INT64_MAX
 
@@ -106,7 +106,7 @@ class TimestampRenderer(_TemporalRenderer):
 
 
 class TimeRenderer(_TemporalRenderer):
-    """A time of day, `24:00:00` included."""
+    """A time of day, including `24:00:00`."""
 
     first = 0
 
@@ -124,7 +124,7 @@ class TimeRenderer(_TemporalRenderer):
 def _shortest(
     integers: pa.Int64Array, unit: str, text: Callable[[pa.Int64Array, str], pa.StringArray]
 ) -> pa.StringArray:
-    """Render integers of *unit*, each with the shortest exact fraction; *text* renders fractions of one length."""
+    """Render integers in *unit*, each with the shortest exact fraction. *text* renders fractions of one length."""
     if unit == "s":
         return text(integers, unit)
     quotients = pc.divide(integers, _PER_COARSER)
@@ -162,7 +162,7 @@ def _fraction_width(unit: str) -> int:
 
 
 def _iso_time(seconds: int, fraction: int, unit: str) -> str:
-    """Write a time of day; *fraction* counts *unit*."""
+    """Return a time of day as text. *fraction* is in *unit*."""
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     if not fraction:
         return clock
@@ -173,8 +173,8 @@ def _iso_time(seconds: int, fraction: int, unit: str) -> str:
 
 
 def _iso_date(days: int) -> str:
-    """Write a day of the proleptic Gregorian calendar, given in days since 1970."""
-    # The calendar repeats every 400 years, so Python's can stand for any year.
+    """Return a day of the proleptic Gregorian calendar, given in days since 1970, as text."""
+    # The calendar repeats every 400 years, so Python's range of years is sufficient.
     cycles, rest = divmod(days, 146_097)
     day = dt.date(1970, 1, 1) + dt.timedelta(rest)
     year = day.year + 400 * cycles

@@ -1,4 +1,4 @@
-"""`application/vnd.spiceai.sql.v1+json`: the rows as JSON together with their schema and their number."""
+"""Encodes results as `application/vnd.spiceai.sql.v1+json`: the rows as JSON, with their schema and the row count."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +14,9 @@ from queryengine.manifest import Column
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
     """
-    Give `{"schema":{...},"data":[...],"row_count":2}`.
+    Yield `{"schema":{...},"data":[...],"row_count":2}`.
 
-    The number of rows comes last because it is known only then: the rows are not kept.
+    The row count comes last because rows are streamed, so their number is known only at the end.
     """
     rows = 0
 
@@ -36,7 +36,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
 
 
 def data_type(arrow: pa.DataType) -> Any:
-    """Name an Arrow type as the Rust implementation of Arrow does in JSON: `"Int64"`, `{"Decimal128":[18,3]}`."""
+    """Return the JSON for an Arrow type in the format of arrow-rs, such as `"Int64"` or `{"Decimal128":[18,3]}`."""
     return _SIMPLE.get(arrow.id) or _PARAMETRISED[arrow.id](arrow)
 
 

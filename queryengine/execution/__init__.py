@@ -1,1 +1,1 @@
-"""Run one statement on DuckDB: sessions, readers, definitions, cancellation."""
+"""Runs one statement on DuckDB: sessions, readers, definitions, cancellation."""

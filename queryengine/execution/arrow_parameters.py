@@ -1,7 +1,7 @@
 """
-Convert parameters in an Arrow record batch to values that DuckDB takes.
+Converts parameters in an Arrow record batch to values that DuckDB accepts.
 
-The bytes come from a caller, so they are read only where statements run: in a process that may be killed.
+The bytes come from a caller, so they are read only in the process that runs statements, which can be killed.
 """
 
 import re
@@ -14,13 +14,13 @@ from queryengine.engine import ArrowParameters, GatedStatement, Parameters
 from queryengine.errors import ParameterError
 from queryengine.execution.parameters import bind
 
-#: The prefixes by which clients mark a name or a position: `$id`, `:id`, `@id`.
+#: The prefixes that clients put before a name or a position: `$id`, `:id`, `@id`.
 _MARKS = "$:@"
 _POSITION = re.compile(r"[$?]([1-9]\d{0,4})")
 
 
 def values_of(statement: GatedStatement, parameters: Parameters | None) -> list[Any] | dict[str, Any] | None:
-    """Return *parameters* as DuckDB takes them for *statement*; raises ParameterError."""
+    """Return *parameters* as DuckDB accepts them for *statement*. Raises ParameterError if they do not fit."""
     if isinstance(parameters, ArrowParameters):
         named = not all(name.isdecimal() for name in statement.parameters)
         return bind(statement.parameters, from_arrow(parameters, named=named))
@@ -29,10 +29,10 @@ def values_of(statement: GatedStatement, parameters: Parameters | None) -> list[
 
 def from_arrow(stream: bytes, *, named: bool) -> list[Any] | dict[str, Any]:
     """
-    Return the values of the one row of *stream*, an Arrow IPC stream.
+    Return the values of the only row in *stream*, an Arrow IPC stream.
 
-    They are in the order of the columns, or by the names of the columns if the statement has *named* parameters. If all
-    columns are called `$1`, `$2` and so on, their names are positions.
+    The values are in column order, or by column name if the statement has *named* parameters. If all columns are called
+    `$1`, `$2` and so on, their names are positions.
 
     Raises:
         ParameterError: *stream* cannot be read, does not have one row, or has a type or name that is not supported.
@@ -75,7 +75,7 @@ def _value(name: str, column: pa.Array) -> Any:
         column = column.dictionary_decode()
     try:
         if column.type in (pa.time64("ns"), pa.timestamp("ns", getattr(column.type, "tz", None))):
-            # Python has fewer digits than the engine. Without its zone a timestamp is written in UTC.
+            # Python has fewer digits than the engine. Without its zone, a timestamp is written in UTC.
             is_time = pa.types.is_time(column.type)
             text = (column if is_time else column.cast(pa.timestamp("ns"))).cast(pa.string())[0].as_py()
             return None if text is None else duckdb.Value(text, duckdb.type("TIME_NS" if is_time else "TIMESTAMP_NS"))

@@ -1,9 +1,9 @@
 """
 The cursors of one DuckDB instance, each in a read-only transaction.
 
-Making a cursor and its transaction takes longer than a small query itself, so a cursor on which a deterministic query
-ran to its end is kept for the next one. It is kept for `_REUSED_S` only: the data never changes, but DuckDB functions
-that read the clock without being listed as such see the time at which the transaction began.
+Creating a cursor and its transaction takes longer than a small query. Therefore a cursor on which a deterministic query
+ran to its end is kept for the next one, but only for `_REUSED_S` seconds. The data never changes, but if a DuckDB
+function reads the clock without being listed as nondeterministic, it sees the time at which the transaction began.
 """
 
 import threading
@@ -17,17 +17,17 @@ from queryengine.execution import duckdb_errors
 from queryengine.manifest import Column
 from runtimeconf.model import RuntimeConfig
 
-#: The database of the macros that replace functions in statements of keys that have a database of their own.
+#: The database with the macros that replace functions in statements of keys with their own database.
 KEY_MACROS = "_macros"
 
-#: How long queries share a cursor, in seconds, and how many idle cursors are kept.
+#: The seconds for which queries share a cursor, and the maximum number of idle cursors.
 _REUSED_S = 1.0
 _MAX_IDLE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
-    """A statement as a relation that Arrow can hold, and the names and DuckDB types of its columns before that."""
+    """A statement as a relation that Arrow can represent, with the column names and DuckDB types before conversion."""
 
     relation: duckdb.DuckDBPyRelation
     columns: tuple[Column, ...]
@@ -39,8 +39,8 @@ class Cursor:
     """
     A DuckDB cursor with its transaction, which began at `begun_s` (`time.monotonic`), and the statements bound in it.
 
-    Its statements find their names in *database*. No name changes its meaning within the transaction, so a statement
-    without parameters is bound only once.
+    Names in its statements refer to *database*. Names do not change their meaning within the transaction, so a
+    statement without parameters is bound only once.
     """
 
     database: str
@@ -49,7 +49,7 @@ class Cursor:
     bound: dict[str, BoundStatement] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Begin the transaction, unless it has begun."""
+        """Begin the transaction if it has not begun."""
         if self.begun_s is None:
             self.begun_s = time.monotonic()
             if self.database == "runtime":
@@ -61,9 +61,9 @@ class Cursor:
 
 class Cursors:
     """
-    The cursors of *connection*. Safe from any thread.
+    The cursors of *connection*. Thread-safe.
 
-    `broken` becomes True once DuckDB reports a state that no further statement should trust.
+    `broken` becomes True when DuckDB reports a state in which no further statement should run.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, config: RuntimeConfig) -> None:
@@ -77,9 +77,9 @@ class Cursors:
         self._renewed_s = 0.0
 
     def take(self, *, shared: bool, database: str = "runtime") -> Cursor:
-        """Return a cursor whose names are those in *database*; a *shared* one may have run other statements of it."""
+        """Return a cursor for *database*. A *shared* cursor may have run other statements of the same database."""
         oldest_s = max(time.monotonic() - _REUSED_S, self._renewed_s)
-        with self._lock:  # All threads make their cursors from the one connection.
+        with self._lock:  # All threads create their cursors from one connection.
             for cursor in [one for one in reversed(self._idle) if shared and one.database == database]:
                 self._idle.remove(cursor)
                 if cursor.begun_s is not None and cursor.begun_s > oldest_s:
@@ -88,21 +88,21 @@ class Cursors:
             return Cursor(database, self._connection.cursor())
 
     def renew(self) -> None:
-        """Use no transaction again that has begun: what was defined since is not visible in it."""
+        """Reuse no transaction that has begun, because it does not see new definitions."""
         self._renewed_s = time.monotonic()
 
     def keep(self, cursor: Cursor) -> bool:
-        """Take back *cursor*, in its transaction, for another query; False when it is not wanted."""
+        """Keep *cursor*, in its transaction, for another query. Return False if it is not kept."""
         with self._lock:
             if self._closed or self.broken:
                 return False
-            if len(self._idle) == _MAX_IDLE:  # The oldest one may be of a database that is not used any more.
+            if len(self._idle) == _MAX_IDLE:  # The oldest one may belong to a database that is no longer used.
                 self._idle.popleft().connection.close()
             self._idle.append(cursor)
             return True
 
     def set_threads(self, number: int) -> None:
-        """Give DuckDB *number* threads."""
+        """Set the number of DuckDB threads."""
         try:
             with self._lock:
                 self._connection.execute(f"SET GLOBAL threads = {number}")
@@ -110,13 +110,13 @@ class Cursors:
             raise self.failure(exc) from exc
 
     def failure(self, exc: BaseException, *, lines_before: int = 0) -> Exception:
-        """Translate *exc*, which DuckDB raised, and set `broken` if no further statement should trust the instance."""
+        """Translate *exc*, which DuckDB raised, and set `broken` if no further statement should run."""
         if duckdb_errors.fault_of(exc) in {duckdb_errors.Fault.BROKEN, duckdb_errors.Fault.DATA}:
             self.broken = True
         return duckdb_errors.translate(exc, self._limits, self.state_dir, lines_before=lines_before)
 
     def close(self) -> None:
-        """Close the idle cursors, and keep no other."""
+        """Close the idle cursors, and keep no more cursors."""
         with self._lock:
             self._closed = True
             for cursor in self._idle:

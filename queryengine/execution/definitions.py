@@ -1,8 +1,8 @@
 """
-What the names in a statement refer to: the datasets, views and catalog of one DuckDB instance.
+Defines the names that statements can use: the datasets, views and catalog of one DuckDB instance.
 
-Each snapshot is attached read-only under a hidden name, and each declared dataset is a view `runtime.main.<dataset>` on
-it, or `runtime.<schema>.<dataset>`. The views of the YAML follow.
+Each snapshot is attached read-only under a hidden name. Each declared dataset is a view of its snapshot, named
+`runtime.main.<dataset>` or `runtime.<schema>.<dataset>`. The declared views are then defined on these views.
 """
 
 import errno
@@ -32,16 +32,16 @@ from runtimeconf.model import DatasetConfig, Documentation, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: The operating system's message when a process, or the whole system, has no file descriptor left.
+#: The operating system's message when a process or the whole system has no free file descriptors.
 _NO_DESCRIPTOR_LEFT = os.strerror(errno.EMFILE)
 
-#: The lists of so many scopes are kept, besides those that views read: each takes 0.7 MiB.
+#: The maximum number of scopes whose catalog lists are kept, in addition to those that views read. Each uses 0.7 MiB.
 _MOST_CATALOGS: Final = 64
 
-#: The most arrays and objects in a value that is searched: that many levels take an eighth of a stack of 8 MiB.
+#: The maximum number of arrays and objects in a value that is searched. That many levels use 1/8 of an 8 MiB stack.
 _MOST_SEARCHED: Final = 10_000
 
-#: The same for a value that becomes a VARIANT, which takes 1 KiB for each level, and far more time beyond this depth.
+#: The maximum for a value that becomes a VARIANT. It uses 1 KiB per level, and far more time beyond this depth.
 _MOST_IN_VARIANT: Final = 1_000
 
 
@@ -55,11 +55,11 @@ def _bounded(value: str, most: int) -> str:
 _HAYSTACK, _NEEDLE = _bounded("haystack", _MOST_SEARCHED), _bounded("needle", _MOST_SEARCHED)
 _TAKEN = _bounded("value", _MOST_IN_VARIANT)
 
-#: A macro replaces a function of DuckDB that fails on deeply nested values, or a cast. Some of these use stack space
-#: for each level: a text of 200,000 brackets would end the process, and nothing could stop that. Computing the depth of
-#: a value is slow, so a bound is counted instead: the arrays and objects that the value opens. Others refuse such a
-#: value, but DuckDB treats their error about a JSON value, unlike one about a text, as a failure of its own, which
-#: invalidates the instance. Statements search the schema of the macros first. DuckDB has no `to_variant`.
+#: Macros that replace DuckDB functions and a cast that fail on deeply nested values. Some functions use stack space for
+#: each level, so a string of 200,000 brackets would crash the process. Computing the depth of a value is slow, so an
+#: upper bound is counted instead: the number of arrays and objects that the value opens. Other functions refuse such a
+#: value. But if the value is JSON rather than text, DuckDB treats their error as an internal failure, which invalidates
+#: the instance. Statements search the schema of the macros first. DuckDB itself has no `to_variant`.
 MACROS: Final = (
     f"json_contains(haystack, needle) AS system.main.json_contains({_HAYSTACK}, {_NEEDLE})",
     "json_structure(value) AS system.main.json_structure(CAST(CAST(value AS JSON) AS VARCHAR))",
@@ -69,19 +69,19 @@ MACROS: Final = (
 )
 
 
-#: A statement in the catalog of a key sees the name of the one that it stands for.
+#: Macros that make a statement in a key's catalog see the name `runtime`, which the catalog stands for.
 _IN_KEY_CATALOGS: Final = ("current_catalog() AS 'runtime'", "current_database() AS 'runtime'")
 
 
 class SnapshotGoneError(Exception):
-    """A snapshot file of the manifest is missing: a newer manifest superseded it, or somebody removed the file."""
+    """A snapshot file in the manifest is missing. A newer manifest superseded it, or somebody deleted the file."""
 
 
 class Definitions:
     """
     The relations of one DuckDB instance over *snapshots*.
 
-    `unfit_views` holds the views that do not fit the data, by name, without those that only read one of them.
+    `unfit_views` contains the views that do not fit the data, by name, but not views that only read such a view.
     """
 
     def __init__(
@@ -94,31 +94,31 @@ class Definitions:
         tolerant: bool,
     ) -> None:
         """
-        Define everything. Each of *views* reads only earlier ones.
+        Define everything. Each of *views* reads only earlier views.
 
-        With *tolerant*, a snapshot that is missing or unreadable makes its dataset alone unavailable.
+        With *tolerant*, a missing or unreadable snapshot makes only its dataset unavailable.
 
         Raises:
-            SnapshotGoneError: A snapshot is missing or unreadable, and not *tolerant*.
+            SnapshotGoneError: A snapshot is missing or unreadable, and *tolerant* is false.
             EngineUnavailableError: The process has too few file descriptors.
         """
         self.unfit_views: dict[str, UnfitView] = {}
         self._connection = connection
-        #: Called after a definition: a transaction that began before does not see it.
+        #: Called after a definition, because earlier transactions do not see it.
         self.renew_cursors: Callable[[], None] = lambda: None
         self._config = config
         self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in snapshots}
-        #: The datasets that each view reads, by names in lower case.
+        #: The datasets that each view reads, by lower-case name.
         self._datasets_of: dict[str, frozenset[str]] = {}
-        #: The error of a relation that has no data now, and of a view whose SQL does not fit the data.
+        #: The errors of relations without data, and of views whose SQL does not fit the data.
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
-        #: The schemas of the hidden catalog: those that views read, and the others, the least recently used first.
+        #: The schemas of the hidden catalog: those that views read, and the others, least recently used first.
         self._catalogs_of_views: frozenset[str] = frozenset()
         self._catalogs: dict[str, None] = {}
-        #: The macros of `queryengine.gate.macros` that are defined, by database.
+        #: The defined macros of `queryengine.gate.macros`, by database.
         self._macros: dict[str, frozenset[str]] = {"runtime": frozenset()}
-        #: The names of all relations as the YAML writes them, and what it says about them, by name in lower case.
+        #: The declared names and the documentation of all relations, by lower-case name.
         self._declared = {one.name.lower(): (one.name, one.documentation) for one in config.datasets}
         self._declared |= {one.name.lower(): (one.name, one.documentation) for one in config.views}
         self._defining = threading.Lock()
@@ -127,7 +127,7 @@ class Definitions:
         for macro in MACROS:
             connection.execute(f"CREATE MACRO runtime.main.{macro}")
         catalogs = {view.statement.catalog for view in views if view.statement.catalog is not None}
-        for catalog in catalogs:  # It lists the views that read it too, so its tables can only be filled later.
+        for catalog in catalogs:  # It also lists the views that read it, so its tables are filled later.
             self._define_catalog(catalog, "VIEW")
         for view in views:
             self._define_view(view)
@@ -139,28 +139,28 @@ class Definitions:
         self._catalogs.clear()
 
     def is_readable(self, name: str) -> bool:
-        """Say whether the dataset or view *name* can be read."""
+        """Return whether the dataset or view *name* can be read."""
         return name not in self._unreadable
 
     def is_view(self, name: str) -> bool:
-        """Say whether *name* is a view without a snapshot of its own."""
+        """Return whether *name* is a view without a snapshot of its own."""
         return name in self._datasets_of
 
     def is_deterministic(self, relations: Iterable[str]) -> bool:
-        """Say whether the data alone decides the rows of *relations*."""
+        """Return whether the data alone determines the rows of *relations*."""
         return self._nondeterministic_views.isdisjoint(relations)
 
     def require(self, statement: GatedStatement) -> None:
         """
-        Check that each relation of *statement* can be read, and define the catalog that it reads and what it calls.
+        Check that each relation of *statement* can be read. Define the catalog that it reads and the macros it calls.
 
         Raises:
-            DatasetNotLoadedError: One has no data.
-            SqlError: One is a view that does not fit the data.
+            DatasetNotLoadedError: A relation has no data.
+            SqlError: A relation is a view that does not fit the data.
         """
         for name in sorted(statement.relations & self._unreadable.keys()):
             error, reason = self._unreadable[name]
-            if statement.key_catalog is not None and self.is_view(name):  # The reason may name what the key may not.
+            if statement.key_catalog is not None and self.is_view(name):  # The reason may contain hidden names.
                 error, reason = DatasetNotLoadedError, f"View '{self._declared[name][0]}' cannot be read at the moment."
             raise error(reason)
         if statement.key_catalog is None:
@@ -169,7 +169,7 @@ class Definitions:
             self.define_macros("runtime", statement.macros)
 
     def is_cacheable(self, statement: GatedStatement) -> bool:
-        """Say whether the parameters of *statement* and the data alone decide its result."""
+        """Return whether the data and the parameters of *statement* alone determine its result."""
         rules = _rules_of(statement)
         read = statement.relations.union(*(rule.relations for rule in rules))
         return (
@@ -179,7 +179,7 @@ class Definitions:
         )
 
     def datasets_read_by(self, statement: GatedStatement) -> frozenset[str]:
-        """Return the datasets that *statement* reads, through views and the rules of its key too."""
+        """Return the datasets that *statement* reads, including those read through views and rules of its key."""
         return self.datasets_of(statement.relations.union(*(rule.relations for rule in _rules_of(statement))))
 
     def datasets_of(self, relations: Iterable[str]) -> frozenset[str]:
@@ -187,7 +187,7 @@ class Definitions:
         return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
     def define_macros(self, database: str, names: frozenset[str]) -> None:
-        """Define macros for DataFusion's functions. All of them would take longer than the rest of an instance."""
+        """Define the macros *names*. Defining all macros would take longer than opening the rest of an instance."""
         if database in self._macros and names <= self._macros[database]:
             return
         with self._defining, self._connection.cursor() as cursor:
@@ -201,15 +201,15 @@ class Definitions:
             self._macros[database] = known | {macro.name for macro in new}
 
     def has_list(self, relations: frozenset[str], database: str) -> bool:
-        """Say whether `define_list` was called, and what it defined is still there."""
+        """Return whether the definitions of a `define_list` call still exist."""
         return f"{CATALOG}.{catalog_schema(relations, database)}" in self._catalogs
 
     def define_list(self, relations: frozenset[str], database: str, listed: str) -> None:
-        """Define what the gate substitutes for `information_schema` and SHOW in *database*, from views in *listed*."""
+        """Define the gate's substitutes for `information_schema` and SHOW in *database*, from views in *listed*."""
         self._define_catalog(relations, "TABLE", database, listed)
 
     def define_view(self, database: str, name: str, sql: str, *, is_secure: bool = False) -> None:
-        """Define the relation *name* in the *database* of a key."""
+        """Define the relation *name* in a key's *database*."""
         kind = "SECURE VIEW" if is_secure else "VIEW"
         with self._connection.cursor() as cursor:
             declared, documentation = self._declared[name]
@@ -219,9 +219,9 @@ class Definitions:
         self, relations: frozenset[str], kind: Literal["TABLE", "VIEW"], database: str = "", listed: str = "runtime"
     ) -> None:
         """
-        Define what the gate substitutes for `information_schema` and SHOW: the same lists, of *relations* only.
+        Define the gate's substitutes for `information_schema` and SHOW: the same lists, but only of *relations*.
 
-        Statements find tables: the plan of a view would show how many other relations there are.
+        Statements read tables, because the plan of a view would reveal the number of other relations.
         """
         schema = f"{CATALOG}.{catalog_schema(relations, database)}"
         names = _text_list(sorted(relations))
@@ -250,16 +250,16 @@ class Definitions:
             definitions = [f"CREATE {kind} {schema}.{name} AS {sql}" for name, sql in lists.items()]
             cursor.execute("; ".join(["BEGIN", f"CREATE SCHEMA {schema}", *definitions, "COMMIT"]))
             self._catalogs[schema] = None
-            if len(self._catalogs) > _MOST_CATALOGS:  # A statement that has begun to read it still sees it.
+            if len(self._catalogs) > _MOST_CATALOGS:  # A statement that has begun to read the schema still sees it.
                 cursor.execute(f"DROP SCHEMA {next(iter(self._catalogs))} CASCADE")
                 del self._catalogs[next(iter(self._catalogs))]
 
     def _define_datasets(self, *, tolerant: bool) -> None:
         opened: list[tuple[DatasetConfig, Snapshot, io.FileIO]] = []
         with ExitStack() as held:
-            # Open all files first, which takes a fiftieth of the time that attaching them takes: an open file can be
-            # attached even after it is superseded. If refreshes came faster than the files are attached, one would be
-            # missing at each attempt.
+            # Open all files first, because an open file can be attached even after it is superseded. Otherwise, if
+            # refreshes came faster than files are attached, a file would be missing at each attempt. Opening takes a
+            # fiftieth of the time of attaching.
             for dataset in self._config.datasets:
                 name = dataset.name
                 if (snapshot := self._snapshots.get(name.lower())) is None:
@@ -283,11 +283,11 @@ class Definitions:
 
     @contextmanager
     def _refusing(self, name: str, snapshot: Snapshot, *, tolerant: bool) -> Iterator[None]:
-        """Make the dataset *name* of an unreadable *snapshot* unavailable, or raise the error that this means."""
+        """If *snapshot* is unreadable, make the dataset *name* unavailable, or raise an error if not *tolerant*."""
         try:
             yield
         except (OSError, duckdb.Error) as exc:
-            if _NO_DESCRIPTOR_LEFT in str(exc):  # The file is good: the instance is opened again later.
+            if _NO_DESCRIPTOR_LEFT in str(exc):  # The file is good, and the instance is opened again later.
                 fields: dict[str, object] = {"snapshots": len(self._snapshots)}
                 logger.error("too few file descriptors", extra={"fields": fields})  # noqa: TRY400 - the caller gets it
                 raise EngineUnavailableError("The system allows the engine too few open files.") from exc
@@ -314,7 +314,7 @@ class Definitions:
             self.define_macros("runtime", view.statement.macros)
             self._create_view(name, view.statement.sql, view.config.documentation)
         except duckdb.Error as exc:
-            # Leave out the excerpt: it shows our CREATE VIEW, which the author of the statement did not write.
+            # Leave out the excerpt, which shows our CREATE VIEW and not the author's statement.
             reason = duckdb_errors.sentence(exc, self._config.state_dir).partition("\n\nLINE ")[0]
             self.unfit_views[name] = UnfitView(view.config.yaml_path, reason)
             self._unreadable[name.lower()] = SqlError, f"View '{name}' does not fit the data: {reason}"
@@ -327,7 +327,7 @@ class Definitions:
         connection: duckdb.DuckDBPyConnection | None = None,
         kind: str = "VIEW runtime",
     ) -> None:
-        """Create the view *name*; *kind* is a kind of view, and its database."""
+        """Create the view *name*. *kind* is the kind of view, followed by its database."""
         execute = (connection or self._connection).execute
         database = kind.rpartition(" ")[2]
         view, schema = f"{database}.{qualified(name)}", split_relation(name)[0]
@@ -337,7 +337,7 @@ class Definitions:
         if documentation.description is not None:
             execute(f"COMMENT ON VIEW {view} IS {_text_literal(documentation.description)}")
         for column, description in documentation.columns.items():
-            with suppress(duckdb.BinderException):  # There is no such column, which `manage.py check` reports.
+            with suppress(duckdb.BinderException):  # `manage.py check` reports unknown columns.
                 comment = _text_literal(description)
                 execute(f"COMMENT ON COLUMN {view}.{quoted(column)} IS {comment}")
 
@@ -349,7 +349,7 @@ def _rules_of(statement: GatedStatement) -> list[GatedRule]:
 
 
 def _attachment(dataset: str) -> str:
-    """Return the hidden name of a snapshot. Plans show it: it must not tell of other datasets, as a number would."""
+    """Return the hidden name of a snapshot. Plans show it, so unlike a number, it must not hint at other datasets."""
     return f"_s{hashlib.blake2s(dataset.lower().encode(), digest_size=6).hexdigest()}"
 
 

@@ -1,8 +1,8 @@
 """
-Translate DuckDB's errors to those of this package, by one table for exceptions and for text.
+Translates DuckDB's errors to those of this package, with one table for exceptions and messages.
 
-An error before the first rows is a DuckDB exception. A later one comes from the Arrow stream as an `OSError` with only
-DuckDB's text, which begins with the kind: `Conversion Error: ...`.
+An error before the first rows is a DuckDB exception. A later error comes from the Arrow stream as an `OSError` with
+only DuckDB's message, which begins with the kind of error, such as `Conversion Error: ...`.
 """
 
 import logging
@@ -29,7 +29,7 @@ from runtimeconf.model import QueryConfig
 
 logger = logging.getLogger(__name__)
 
-#: The exceptions of a statement that runs in DuckDB. A message of DuckDB that is no text cannot be decoded.
+#: The exceptions that a statement in DuckDB can raise. A DuckDB message that is not valid text cannot be decoded.
 ENGINE_ERRORS = (duckdb.Error, pa.ArrowException, OSError, MemoryError, UnicodeDecodeError)
 
 
@@ -58,10 +58,10 @@ _KINDS: Mapping[Fault, str] = {
     Fault.BROKEN: "fatal, internal",
     Fault.OTHER: "connection, database, operational, resource in use, serialization, transaction",
 }
-#: By the kind of an error, in lower case: the words in the name of its class, or those before "Error:" in its text.
+#: The faults by lower-case kind of error: the words in the class name, or the words before "Error:" in the message.
 BY_KIND: Mapping[str, Fault] = {kind: fault for fault, kinds in _KINDS.items() for kind in kinds.split(", ")}
 
-#: The faults of the statement: its author gets DuckDB's own text.
+#: The faults caused by the statement. Its author gets DuckDB's own message.
 _AT_FAULT: Mapping[Fault, type[StatementError]] = {
     Fault.SYNTAX: SqlSyntaxError,
     Fault.SQL: SqlError,
@@ -70,15 +70,15 @@ _AT_FAULT: Mapping[Fault, type[StatementError]] = {
 
 _WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _KIND = re.compile(r"\A(?P<kind>[A-Za-z][A-Za-z ]{1,30}?) Error: ")
-#: The excerpt of the statement that follows the sentence.
+#: The excerpt of the statement that follows the message.
 _LINE = re.compile(r"\n\nLINE (?P<number>\d+):")
 _PARAMETER = re.compile(r"\bpython\b|Failed to cast value|\bparameters?\b", re.IGNORECASE)
-#: Our attachments, which the caller did not name.
+#: Our attachments, which do not appear in the caller's statement.
 _ATTACHMENT = re.compile(r'(?P<quote>"?)(?:_s[0-9a-f]{12}|_copies)(?P=quote)\."?main"?\.')
-#: The database of a key, which stands for `runtime`.
+#: A key's database, which stands for `runtime`.
 _KEY_CATALOG = re.compile(r"\b_k[0-9a-f]{12}(?:_list)?(?=\.)")
 _CATALOG_VIEW = re.compile(r"\b_catalog\.s[0-9a-f]{32}\.(?=tables\b|columns\b|schemata\b)")
-#: Advice that no caller can follow: extensions are not installed, settings are locked.
+#: Advice that callers cannot follow, because extensions are not installed and settings are locked.
 _ADVICE = re.compile(
     r'\s*\n+(?:Please try installing and loading|Possible solutions:|See also https?:).*| Use "SET \w+ TO [^\n]*',
     re.DOTALL,
@@ -87,12 +87,12 @@ _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk|Failed to create directory",
     re.IGNORECASE,
 )
-#: Where the class and the kind are not specific enough, the text decides.
+#: If the class and the kind are not specific enough, the message decides.
 _BY_TEXT = (
     (Fault.OTHER, re.compile(r"\ACorrupt database file"), Fault.DATA),
     (Fault.OTHER, re.compile(r"launched in read-only mode"), Fault.NOT_ALLOWED),
     (Fault.DATA, _NO_SPACE, Fault.RESOURCES),
-    (Fault.DATA, WANT_OF_MEMORY, Fault.RESOURCES),  # of a block that is read back from disk
+    (Fault.DATA, WANT_OF_MEMORY, Fault.RESOURCES),  # for a block that is read back from disk
 )
 
 
@@ -116,21 +116,21 @@ def kind_of(error: type) -> str:
 
 
 def is_about_parameters(exc: duckdb.Error) -> bool:
-    """Say whether DuckDB could not take a value: too large, not UTF-8, or of an unknown type."""
+    """Return whether DuckDB refused a parameter value: too large, not UTF-8, or of an unknown type."""
     kinds = duckdb.InvalidInputException | duckdb.NotImplementedException
     return isinstance(exc, kinds) and _PARAMETER.search(str(exc)) is not None
 
 
 def lacks_line(exc: BaseException) -> bool:
-    """Say whether DuckDB's message omits the line of the statement that it could not plan."""
+    """Return whether DuckDB's message lacks the line of the statement that DuckDB could not plan."""
     return isinstance(exc, duckdb.BinderException | duckdb.CatalogException) and not _LINE.search(str(exc))
 
 
 def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines_before: int = 0) -> QueryError:
     """
-    Return the error for the caller. A failure that is not the caller's fault is logged here, with its text.
+    Return the error for the caller. A failure that is not the caller's fault is logged here with its message.
 
-    *lines_before* is the number of our lines before the caller's statement.
+    *lines_before* is the number of lines that we put before the caller's statement.
     """
     fault = fault_of(exc)
     if fault in _AT_FAULT:
@@ -141,7 +141,7 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
             what, limit = "temporary space", limits.temp_directory_limit_bytes
         message = f"The statement needs more {what} than there is ({_size(limit)} at most): ask for less at once."
         return ResourceLimitError(message)
-    if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: any other interrupt has a reason that was raised before
+    if fault is Fault.INTERRUPTED:  # by DuckDB's own timeout; other interrupts raise their reason before
         return QueryTimeoutError(limits.timeout_s)
     logger.error("engine failure", exc_info=exc, extra={"fields": {"fault": fault.name.lower()}})
     if fault is Fault.DATA:
@@ -152,7 +152,7 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
 
 
 def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> str:
-    """Return DuckDB's text without its kind, our paths and the names of our attachments."""
+    """Return DuckDB's message without the kind of error, our paths and the names of our attachments."""
     text = _KIND.sub("", str(exc), count=1)
     text = _ADVICE.sub("", text)
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)

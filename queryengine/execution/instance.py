@@ -1,13 +1,13 @@
 """
 A locked DuckDB instance over the snapshots of one manifest.
 
-The instance is opened once for a manifest and never changes: definitions are made, then access to files and settings is
-closed for good. The gate decides which statements may run at all, not this module.
+The instance is opened once for a manifest and never changes. After its definitions are created, access to files and
+settings is permanently closed. The gate, not this module, decides which statements may run.
 
-Each statement runs in a read-only transaction that is rolled back, so nothing that it does survives it. A short,
-deterministic query that DuckDB also takes for one query may share its transaction with others (see `cursors`).
+Each statement runs in a read-only transaction that is rolled back, so none of its effects remain. A short,
+deterministic query that DuckDB also considers a single query may share its transaction with others (see `cursors`).
 
-`queryengine.execution.session` has the interface, which a session on another engine shares.
+The interface is in `queryengine.execution.session`. Sessions on other engines implement it too.
 """
 
 import logging
@@ -43,13 +43,13 @@ from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: The longest statement that shares a cursor, in characters: DuckDB holds the GIL while it parses it.
+#: The maximum length of a statement that shares a cursor, in characters. DuckDB holds the GIL while parsing it.
 _SHARED_CHARACTERS = 1000
 
-#: As many databases of keys have statistics of their own.
+#: The maximum number of key databases with their own statistics.
 _MOST_STATISTICS = 256
 
-#: The part of the time limit after which a fetch of a small result is given up, and the most that this is, in seconds.
+#: The fraction of the time limit after which fetching a small result is abandoned, and its maximum in seconds.
 _SMALL_PART = 0.1
 _MAX_SMALL_S = 1.0
 
@@ -70,19 +70,19 @@ class EngineInstance:
         tolerant: bool = False,
     ) -> None:
         """
-        Attach, define and lock.
+        Attach the snapshots, define all names, and lock the instance.
 
-        Each of *views* reads only earlier ones. The instance spills to *scratch*, a directory of its own. With
-        *tolerant*, a snapshot that is missing or unreadable makes its dataset alone unavailable.
+        Each of *views* reads only earlier views. The instance spills to *scratch*, its own directory. With *tolerant*,
+        a missing or unreadable snapshot makes only its dataset unavailable.
 
         Raises:
-            SnapshotGoneError: A snapshot is missing or unreadable, and not *tolerant*.
+            SnapshotGoneError: A snapshot is missing or unreadable, and *tolerant* is false.
             EngineUnavailableError: DuckDB cannot start, or cannot open that many files.
         """
         threads = len(os.sched_getaffinity(0))
         settings: dict[str, Any] = {
             "threads": threads,
-            "async_threads": 1,  # They wait for files; the stacks of eight, DuckDB's default, take memory.
+            "async_threads": 1,  # They wait for files. DuckDB's default of eight uses memory for stacks.
             "memory_limit": f"{config.query.memory_limit_bytes}B",
             "temp_directory": str(scratch),
             "python_enable_replacements": False,
@@ -98,7 +98,7 @@ class EngineInstance:
         try:
             self._connection = duckdb.connect(":memory:", config=settings)
             self.cursors = Cursors(self._connection, config)
-            #: None where statements run side by side: the number of threads is that of the whole instance.
+            #: None if statements run concurrently, because the number of threads applies to the whole instance.
             self._threads = Threads(threads, self.cursors.set_threads) if config.query.workers == 1 else None
             with ExitStack() as undo:
                 undo.callback(self.close)
@@ -109,8 +109,13 @@ class EngineInstance:
             raise EngineUnavailableError("The engine cannot start.") from exc
 
     @property
+    def cached_bytes(self) -> int:
+        """The memory of the copies for keys, and the size of the snapshots, which DuckDB's cache can grow to."""
+        return self._snapshot_bytes + self._key_catalogs.kept_bytes
+
+    @property
     def is_broken(self) -> bool:
-        """Whether DuckDB has reported a state that no further statement should trust."""
+        """Whether DuckDB has reported a state in which no further statement should run."""
         return self.cursors.broken
 
     def run(
@@ -125,17 +130,17 @@ class EngineInstance:
 
         The caller closes the reader.
 
-        With a *watchdog*, a small result may be fetched as Python values; in an encoding of `small_rows.ENCODINGS`
-        it then comes encoded, in `Reader.encoded`.
+        With a *watchdog*, a small result may be fetched as Python values. With an encoding in `small_rows.ENCODINGS`,
+        the result is then already encoded, in `Reader.encoded`.
 
         Raises:
-            ParameterError: *parameters* do not fit the statement.
-            DatasetNotLoadedError: A dataset that it reads has no data yet.
+            ParameterError: The parameters do not fit the statement.
+            DatasetNotLoadedError: A dataset that the statement reads has no data yet.
             EngineUnavailableError: The engine failed.
             StatementError: The statement is wrong, or fails on the data.
             ResourceLimitError: Memory or temporary space is used up.
-            QueryTimeoutError: DuckDB's own time limit passed.
-            QueryError: *interruption* was stopped; its reason.
+            QueryTimeoutError: DuckDB's own time limit has passed.
+            QueryError: The reason why *interruption* was stopped.
         """
         values = values_of(statement, query.parameters)
         with self._ready(statement, interruption, rows=True):
@@ -161,12 +166,12 @@ class EngineInstance:
         self, statement: GatedStatement, parameters: Parameters | None, interruption: Interruption
     ) -> tuple[tuple[Column, ...], pa.Schema] | None:
         """
-        Return the columns and the schema that the reader of `run` would have; None when they depend on missing values.
+        Return the columns and schema that the reader of `run` would have; None if they depend on missing values.
 
-        A statement with parameters may come without *parameters*, and is then described as far as possible.
+        If the *parameters* of a statement are missing, it is described as far as possible.
 
         Raises:
-            QueryError: As `run`.
+            QueryError: See `run`.
         """
         unbound = bool(statement.parameters) and parameters is None
         values = nulls(statement.parameters) if unbound else values_of(statement, parameters)
@@ -180,7 +185,7 @@ class EngineInstance:
             return None if schema is None else (reader.columns, schema)
 
     def misfit(self, rule: GatedRule) -> str | None:
-        """Return why *rule* does not fit the data; None if it does, or if some of that is not loaded."""
+        """Return why *rule* does not fit the data; None if it fits, or if data that it reads is not loaded."""
         if not all(map(self._definitions.is_readable, rule.relations)):
             return None
         self._definitions.define_macros("runtime", rule.macros)
@@ -190,29 +195,29 @@ class EngineInstance:
         except UnfitRuleError as exc:
             return str(exc)
         except duckdb.Error as exc:
-            # Without the excerpt, which shows our statement.
+            # Leave out the excerpt, which shows our statement.
             return " ".join(duckdb_errors.sentence(exc, self._config.state_dir).partition("\n\nLINE ")[0].split())
         return None
 
     def close(self) -> None:
-        """Close the snapshots and remove the spilled files. Readers must be closed before."""
+        """Close the snapshots and delete the spilled files. Close all readers first."""
         self.cursors.close()
         self._connection.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def reads_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
-        """Say whether *statement* reads the same here as over *files*, given by dataset in lower case."""
+        """Return whether *statement* reads the same data here as in *files*, which are by lower-case dataset name."""
         datasets = self._definitions.datasets_read_by(statement)
         return self.is_cacheable(statement) and all(self._files.get(name) == files.get(name) for name in datasets)
 
     def holds_superseded(self, files: Mapping[str, str]) -> bool:
-        """Say whether the instance holds a file that is not among *files*, given by dataset in lower case."""
+        """Return whether the instance uses a file that is not in *files*, which are by lower-case dataset name."""
         return any(files.get(name) != file for name, file in self._files.items())
 
     @contextmanager
     def _ready(self, statement: GatedStatement, interruption: Interruption, *, rows: bool) -> Iterator[None]:
         """
-        Check and define what *statement* needs, with the *rows* that its key sees, until it has begun.
+        Check and define everything that *statement* needs, including the *rows* that its key sees, until it has begun.
 
         Raises the errors of `run`.
         """
@@ -229,7 +234,7 @@ class EngineInstance:
         return Reader(self.cursors, statistics, interruption, shared=shared, database=database)
 
     def _statistics(self, statement: GatedStatement) -> Statistics:
-        """Return the statistics of statements that find the same under their names as *statement*."""
+        """Return the statistics of the statements whose names refer to the same relations as in *statement*."""
         database = "" if statement.key_catalog is None else statement.key_catalog.name
         found = self._statistics_in.get(database)
         if found is None:
@@ -245,9 +250,9 @@ class EngineInstance:
         watchdog: Watchdog,
     ) -> Reader | None:
         """
-        Return a reader with the complete result of *statement*; None when it must be computed as record batches.
+        Return a reader with the complete result of *statement*; None if it must be computed as record batches.
 
-        The fetch has a short time limit of its own, so that a slow statement does not run almost to its end twice.
+        The fetch has a short separate time limit, so that a slow statement does not run almost to its end twice.
         """
         limit_s = min(_SMALL_PART * self._config.query.timeout_s, _MAX_SMALL_S)
         with limited(interruption, watchdog, limit_s) as early:
@@ -258,7 +263,7 @@ class EngineInstance:
                 reader.close()
             except StatementError:
                 reader.close()
-                return None  # The second run reports the error in the same words as any first run.
+                return None  # The second run reports the error with the usual message.
             except BaseException:
                 reader.close()
                 raise
@@ -266,28 +271,29 @@ class EngineInstance:
         return None
 
     def _may_share(self, statement: GatedStatement) -> bool:
-        """Say whether *statement* may run on a cursor on which others ran."""
+        """Return whether *statement* may share a cursor with other statements."""
         return len(statement.sql) <= _SHARED_CHARACTERS and self.is_cacheable(statement)
 
     def _define(self, manifest: Manifest, views: Sequence[GatedView], *, tolerant: bool) -> None:
         execute = self._connection.execute
         execute("ATTACH ':memory:' AS runtime")
         execute("USE runtime")
-        execute("DETACH memory")  # The database that `connect` made: no statement may see it, or write to it.
-        execute("SET GLOBAL TimeZone = 'UTC'")  # whatever the machine's is
-        # Not a setting of `connect`: DuckDB 2.0 then shows it, but does not enforce it.
+        execute("DETACH memory")  # `connect` created this database. Statements must not see it or write to it.
+        execute("SET GLOBAL TimeZone = 'UTC'")  # independent of the machine's time zone
+        # If this were a setting of `connect`, DuckDB 2.0 would show it, but not enforce it.
         execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
         self._definitions = Definitions(self._connection, self._config, manifest.snapshots, views, tolerant=tolerant)
         self._definitions.renew_cursors = self.cursors.renew
+        self._snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
         memory_bytes = self._config.query.memory_limit_bytes
         self._key_catalogs = KeyCatalogs(self._connection, self._definitions, memory_bytes, self.cursors.failure)
         self.unfit_views: Mapping[str, UnfitView] = self._definitions.unfit_views
         self.is_cacheable = self._definitions.is_cacheable
-        # Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay.
-        with suppress(duckdb.OutOfMemoryException):  # Then the limit stays as it was.
+        # Attaching a snapshot reads a block of 256 KiB. Free these blocks, which would otherwise stay in memory.
+        with suppress(duckdb.OutOfMemoryException):  # In this case the limit does not change.
             execute("SET memory_limit = '1MB'")
         execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
-        # A clock that needs no Python thread. It starts after ours, so it runs out second. Opening is not timed.
+        # A time limit that needs no Python thread. It starts after ours, so ours passes first. Opening is not timed.
         execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
         if self._threads is not None:
             execute("SET allowed_configs = ['threads']")
@@ -296,7 +302,7 @@ class EngineInstance:
 
 
 class DuckDBBackend:
-    """DuckDB as a `Backend`. *variant_casts* is that of `Gate`."""
+    """DuckDB as a `Backend`. For *variant_casts*, see `Gate`."""
 
     def __init__(self, config: RuntimeConfig, *, variant_casts: bool = True) -> None:
         self._config = config
@@ -304,17 +310,17 @@ class DuckDBBackend:
         self.close = self.gate.close
 
     def open(self, manifest: Manifest, views: Sequence[GatedView], scratch: Path, *, tolerant: bool) -> EngineInstance:
-        """As `Backend.open`."""
+        """See `Backend.open`."""
         return EngineInstance(self._config, manifest, views, scratch, tolerant=tolerant)
 
 
 @contextmanager
 def limited(interruption: Interruption, watchdog: Watchdog, limit_s: float) -> Iterator[Interruption]:
     """
-    Stop the block when *interruption* is stopped, and after *limit_s* seconds, which ends it quietly.
+    Stop the block when *interruption* is stopped, or after *limit_s* seconds, which raises no error.
 
     Raises:
-        QueryError: The block failed, or *interruption* was stopped; its reason.
+        QueryError: The block failed, or the reason why *interruption* was stopped.
     """
     early = Interruption()
     interruption.attach(partial(early.stop, QueryCancelledError))

@@ -1,11 +1,11 @@
 """
-The catalogs of keys that may see only a part of the data, in one DuckDB instance.
+The catalogs of keys that may see only part of the data, in one DuckDB instance.
 
-A statement of such a key runs in a database of its own. Whole datasets are views there as they are in `runtime`. Rows
-that a key may not see must not decide anything about its statements, neither an error nor a plan, an estimate, or the
-order of rows. So a dataset with a row filter, and a view of the YAML, is a copy that holds nothing else. It is made
-when a statement first reads it, and all keys with the same rule share it. A dataset that lacks only columns, or has
-masks, has all of its rows, and is a secure view.
+Statements of such a key run in a separate database. Whole datasets are views there, as they are in `runtime`. Rows that
+a key may not see must not affect its statements, not even their errors, plans, estimates or row order. Therefore a
+dataset with a row filter, and a declared view, is a copy that contains only visible rows. The copy is made when a
+statement first reads it, and all keys with the same rule share it. A dataset with hidden columns or masks but without a
+row filter has all its rows, and is a secure view.
 """
 
 import logging
@@ -33,44 +33,45 @@ from runtimeconf.model import DatasetRule
 
 logger = logging.getLogger(__name__)
 
-#: The hidden database of the copies.
+#: The hidden database that contains the copies.
 _COPIES: Final = "_copies"
 
-#: As many catalogs are kept, the most recently used ones. Each takes about 100 KiB.
+#: The maximum number of catalogs that are kept. The least recently used are dropped. Each uses about `_CATALOG_BYTES`.
 _MOST_CATALOGS: Final = 1024
+_CATALOG_BYTES: Final = 100 * 1024
 
-#: Copies are emptied, the least recently used first, while all take more than this part of the memory limit.
+#: Copies are emptied, least recently used first, while they use more than 1 / this of the memory limit in total.
 _PART_OF_MEMORY: Final = 3
 
-#: An ENUM in the name of a type; other quoted parts are left alone.
+#: An ENUM in a type name. Other quoted parts do not match.
 _ENUM: Final = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 
-#: A copy counts as at least so many bytes.
+#: Each copy counts as at least this many bytes.
 _LEAST_BYTES: Final = 64 * 1024
 
 _USED = "SELECT sum(memory_usage_bytes + temporary_storage_bytes) FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'"
 
-#: What a copy is made of: the SQL of its rows, and whether the data alone decides them. Others are made anew each time.
+#: The source of a copy: the SQL of its rows, and whether the data alone determines them. If not, it is always refilled.
 _Source = tuple[str, bool]
 
 
 @dataclass(eq=False, slots=True)
 class _Copy:
-    """A table of `_COPIES` with the rows of `source`, or without rows until it is filled."""
+    """A table in `_COPIES` with the rows of `source`. It has no rows until it is filled."""
 
     name: str
     source: _Source
-    users: int = 0  # statements that have not begun to read it
-    catalogs: int = 0  # those with a view of it
+    users: int = 0  # statements that have not yet begun to read it
+    catalogs: int = 0  # catalogs with a view of it
     is_filled: bool = False
-    size: int = 0  # in bytes, about
+    size: int = 0  # approximate, in bytes
     error: str = ""
     filling: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(eq=False, slots=True)
 class _Catalog:
-    """A database with views; `copies` are by relation, None for a relation that is not a copy."""
+    """A database with views. `copies` are by relation. The value is None if a relation is not a copy."""
 
     key: KeyCatalog
     copies: dict[str, _Copy | None] = field(default_factory=dict)
@@ -79,18 +80,18 @@ class _Catalog:
 
 
 class UnfitRuleError(Exception):
-    """A rule does not fit the data. The message is for the operator, and shows no data."""
+    """A rule does not fit the data. The message is for the operator and contains no data."""
 
 
 class KeyCatalogs:
     """
-    The catalogs of keys on *connection*. Safe from any thread.
+    The catalogs of keys on *connection*. Thread-safe.
 
     Args:
-        connection: The instance.
-        definitions: Its relations.
-        memory_bytes: Its memory limit.
-        failure: Translates an error of DuckDB.
+        connection: The DuckDB instance.
+        definitions: The relations of the instance.
+        memory_bytes: The memory limit of the instance.
+        failure: Translates a DuckDB error.
     """
 
     def __init__(
@@ -104,20 +105,25 @@ class KeyCatalogs:
         self._definitions = definitions
         self._budget_bytes = memory_bytes // _PART_OF_MEMORY
         self._failure = failure
-        self._lock = threading.Lock()  # Held for definitions, which are short; not while a copy is filled.
+        self._lock = threading.Lock()  # Held for definitions, which are short, but not while a copy is filled.
         self._catalogs: OrderedDict[str, _Catalog] = OrderedDict()
         self._copies: OrderedDict[_Source, _Copy] = OrderedDict()
         self._filled_bytes = 0
         self._has_database = False
 
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of the catalogs and copies, in bytes, about."""
+        return self._filled_bytes + len(self._catalogs) * _CATALOG_BYTES
+
     @contextmanager
     def ready(self, statement: GatedStatement, interruption: Interruption, *, rows: bool) -> Iterator[None]:
         """
-        Define what *statement* reads in its `key_catalog`, with its *rows*, until the statement has begun.
+        Define the relations that *statement* reads in its `key_catalog`, until it has begun. With *rows*, fill copies.
 
         Raises:
             DatasetNotLoadedError: A rule does not fit the data.
-            QueryError: *interruption* was stopped; its reason.
+            QueryError: The reason why *interruption* was stopped.
         """
         key = statement.key_catalog
         if key is None:
@@ -133,10 +139,10 @@ class KeyCatalogs:
                 raise self._failure(exc) from exc
             yield
 
-    # Definitions. Called under the lock.
+    # Definitions. Call these methods with the lock held.
 
     def _define(self, key: KeyCatalog, statement: GatedStatement, held: ExitStack) -> list[tuple[str, _Copy]]:
-        """Define what *statement* reads, and return the copies among it; *held* lets them go."""
+        """Define the relations that *statement* reads, and return the copies among them. *held* releases them."""
         catalog = self._catalog(key)
         catalog.users += 1
         held.callback(self._leave, catalog)
@@ -215,7 +221,7 @@ class KeyCatalogs:
         self._definitions.renew_cursors()
 
     def _define_list(self, catalog: _Catalog, relations: frozenset[str]) -> None:
-        """Define what `information_schema` and SHOW list: only databases that are not hidden can be listed."""
+        """Define the lists for `information_schema` and SHOW, in a visible database because others are not listed."""
         name = f"{catalog.key.name}_list"
         with self._connection.cursor() as cursor:
             cursor.execute(f"ATTACH ':memory:' AS {name}")
@@ -231,7 +237,7 @@ class KeyCatalogs:
         return self._definitions.is_view(name) or (rule is not None and rule.row_filter is not None)
 
     def _copy(self, name: str, rule: GatedRule | None) -> _Copy:
-        """Return the copy for *rule*, or for the view *name*; it may be without rows."""
+        """Return the copy for *rule*, or for the view *name*. The copy may have no rows yet."""
         with self._connection.cursor() as cursor:
             rule = rule or GatedRule(rule=DatasetRule(dataset=name), relations=frozenset({name}), deterministic=True)
             self._definitions.define_macros("runtime", rule.macros)
@@ -268,8 +274,8 @@ class KeyCatalogs:
 
     def _run(self, name: str, copy: _Copy, interruption: Interruption) -> None:
         number = f"_{secrets.token_hex(6)}"
-        # Sorted, because threads would otherwise cut the table into pieces where the source was cut, and the size of a
-        # piece would tell how many rows of it are missing.
+        # Sort the rows. Otherwise threads would cut the table into pieces at the same points as the source, and the
+        # size of a piece would reveal how many rows are hidden.
         numbered = f"FROM ({copy.source[0]}) SELECT *, row_number() OVER () AS {number}"
         sql = f"CREATE OR REPLACE TABLE {_COPIES}.main.{copy.name} AS FROM ({numbered})"
         sql += f" SELECT * EXCLUDE ({number}) ORDER BY {number}"
@@ -285,7 +291,7 @@ class KeyCatalogs:
                 interruption.check()
                 if isinstance(exc, duckdb.Error) and fault_of(exc) is not Fault.SQL:
                     raise
-                # Its text may quote a value.
+                # The message of the error may quote a value.
                 copy.error = f"{type(exc).__name__} while its rows were read"
                 _log_unfit(name, copy.error)
                 raise _unavailable(name) from None
@@ -298,7 +304,7 @@ class KeyCatalogs:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Empty the least recently used copies while all of them take too much memory. Called under the lock."""
+        """Empty the least recently used copies while copies use too much memory. Call with the lock held."""
         for copy in list(self._copies.values()):
             if self._filled_bytes <= self._budget_bytes:
                 return
@@ -311,7 +317,7 @@ class KeyCatalogs:
 
 
 def _type_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """Return the type of the only column of *sql*, an expression of a rule."""
+    """Return the type of the only column of *sql*, which selects an expression of a rule."""
     found = _columns(cursor, sql)
     if len(found) != 1:
         raise UnfitRuleError("an expression gives more than one column")
@@ -329,13 +335,13 @@ def _used_bytes(cursor: duckdb.DuckDBPyConnection) -> int:
 
 def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_out: bool = False) -> str:
     """
-    Return the SQL of the rows, columns and values that *rule* leaves.
+    Return the SQL of the rows, columns and values that *rule* makes visible.
 
-    A column becomes text if its type is an ENUM that may list the values of hidden rows, or of a mask.
+    A column becomes text if its type is an ENUM that may list values of hidden rows or masked values.
 
     Raises:
-        UnfitRuleError: It does not fit the columns of its dataset, or the gate refused it.
-        duckdb.Error: It does not fit their types, or the dataset is not there.
+        UnfitRuleError: The rule does not fit the dataset's columns, or the gate refused it.
+        duckdb.Error: The rule does not fit the column types, or the dataset does not exist.
     """
     if rule.error:
         raise UnfitRuleError(rule.error)
@@ -352,14 +358,14 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_o
     if rule.row_filter is not None:
         if _type_of(cursor, f"{source} SELECT (\n{rule.row_filter}\n)") != "BOOLEAN":
             raise UnfitRuleError("row_filter is not BOOLEAN")
-        # In a query of its own, where no name can mean a masked column.
+        # Use a subquery, in which no name can refer to a masked column.
         source = f"FROM ({source} WHERE (\n{rule.row_filter}\n)) AS {alias}"
     items = []
     for column in listed:
         actual, type_ = quoted(named[column]), types[named[column]]
         value = f"{alias}.{actual}"
         if column in masks:
-            # An error of a mask would quote the value that it hides, so it gives null.
+            # An error in a mask would quote the hidden value, so the mask returns null instead.
             value = f"TRY((\n{masks[column]}\n))"
             found = _type_of(cursor, f"{source} SELECT {value} AS {actual}")
             if found == '"NULL"':

@@ -1,4 +1,4 @@
-"""Check the values of a statement's parameters against the statement, before the engine sees them."""
+"""Checks parameter values against their statement before the engine sees them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -8,27 +8,29 @@ from queryengine.errors import ParameterError
 
 MAX_PARAMETERS = 10_000
 
-#: Levels of lists and mappings in one value; DuckDB converts them by recursion.
+#: The maximum depth of lists and mappings in one value. DuckDB converts them recursively.
 MAX_DEPTH = 64
 
 #: The range of the engine's integer types.
 LEAST_INTEGER, GREATEST_INTEGER = -(2**127), 2**128 - 1
 
-#: The message about a value that no type of the engine can hold.
+#: The message for a value that fits no type of the engine.
 UNKNOWN_TYPE = "The value of a parameter is of a type that the engine does not take."
 
-#: Names in messages are cut here: they come from the caller.
+#: The maximum length of names in messages. They come from the caller.
 _SHOWN_CHARACTERS = 40
 
 
 def bind(taken: Collection[str], given: JsonParameters | None) -> list[Any] | dict[str, Any] | None:
     """
-    Return *given* as DuckDB takes it; None if the statement has no parameters.
+    Return *given* as DuckDB accepts it; None if the statement has no parameters.
 
-    *taken* are the names in the statement: "1", "2" for `?` and `$1`, otherwise the word after `$`, in any case.
+    *taken* are the parameter names in the statement: "1", "2" for `?` and `$1`, otherwise the word after `$`. Case is
+    ignored.
 
     Raises:
-        ParameterError: The count or a name differs, there are too many, or see `check_values`.
+        ParameterError: The number of values or a name does not match, there are too many values, or `check_values`
+            refuses a value.
     """
     if not taken and not given:
         return None
@@ -42,7 +44,7 @@ def bind(taken: Collection[str], given: JsonParameters | None) -> list[Any] | di
 
 
 def ordered(taken: Collection[str]) -> tuple[str, ...]:
-    """Return the names of a statement's parameters in order: numbers by value, others alphabetically."""
+    """Return parameter names in order: numbers by value, others alphabetically."""
     return tuple(sorted(taken, key=lambda name: (int(name) if name.isdecimal() else 0, name)))
 
 
@@ -51,7 +53,7 @@ def nulls(taken: Collection[str]) -> list[Any] | dict[str, Any]:
     Return NULL for each of the parameters *taken*.
 
     Raises:
-        ParameterError: The number of one is too high.
+        ParameterError: The number of a parameter is too high.
     """
     if all(name.isdecimal() for name in taken):
         highest = max(map(int, taken))
@@ -65,10 +67,10 @@ def nulls(taken: Collection[str]) -> list[Any] | dict[str, Any]:
 
 def check_values(given: JsonParameters | None) -> None:
     """
-    Check each value by itself.
+    Check each value separately.
 
     Raises:
-        ParameterError: One is nested too deep, or contains an integer that is too large or text that is not Unicode.
+        ParameterError: A value is nested too deep, contains too large an integer, or contains text that is not Unicode.
     """
     if isinstance(given, Mapping):
         named = [(str(name).casefold(), value) for name, value in given.items()]

@@ -1,4 +1,4 @@
-"""The result of one statement: read as Arrow record batches, or fetched as Python values when it is small."""
+"""Reads the result of one statement as Arrow record batches, or fetches a small result as Python values."""
 
 import re
 import threading
@@ -23,34 +23,34 @@ from queryengine.execution.statistics import BATCH_BYTES, VECTOR_ROWS, Pace, Sta
 from queryengine.manifest import Column
 from queryengine.values import select_list
 
-#: The values of a statement's parameters, as DuckDB takes them.
+#: The values of a statement's parameters, as DuckDB accepts them.
 Values = list[Any] | dict[str, Any] | None
 
-#: Batches are joined up to this many rows, and up to `BATCH_BYTES`. The first batch is not held back.
+#: Batches are joined up to this number of rows, and up to `BATCH_BYTES`. The first batch is not held back.
 BATCH_ROWS = 20_000
 
-#: A small result has at most this many rows. It takes at most so many bytes, as record batches and as text, and is
-#: computed within so many seconds.
+#: The maximum size of a small result in rows and in bytes (as record batches and as text), and the maximum computation
+#: time in seconds.
 SMALL_ROWS = 100
 SMALL_BYTES = 64 * 1024
 SMALL_S = 0.1
 
-#: DuckDB puts a projected statement into a subquery that begins on the third line, and its errors count from there.
+#: DuckDB puts a projected statement into a subquery that begins on the third line, which shifts line numbers in errors.
 _LINES_BEFORE_PROJECTED = 2
 
-#: How many statements stay bound on a cursor.
+#: The maximum number of statements that stay bound on a cursor.
 _MAX_BOUND = 16
 
-#: How the gate writes an EXPLAIN that would run its statement.
+#: The gate's form of an EXPLAIN that would run its statement.
 _EXPLAIN_ANALYZE = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\)\n")
 
 
 class Reader:
     """
-    The rows of one statement as Arrow record batches, in engine order. The caller closes it.
+    The rows of one statement as Arrow record batches, in engine order. The caller closes the reader.
 
-    A small result may come encoded, in `encoded`, instead. One thread uses a reader; only its `Interruption` may be
-    used by others.
+    A small result may already be encoded, in `encoded`. Only one thread may use a reader. Other threads may use its
+    `Interruption`.
     """
 
     columns: tuple[Column, ...]  # the names and DuckDB types of the result, before any projection
@@ -66,7 +66,7 @@ class Reader:
         database: str = "runtime",
     ) -> None:
         """
-        Take a cursor in *database*, and let *interruption* stop what runs on it. `fetch` or `start` runs a statement.
+        Take a cursor in *database* and attach it to *interruption*. `fetch` or `start` runs a statement.
 
         A *shared* cursor may have run other statements, and may run others afterwards.
         """
@@ -91,9 +91,9 @@ class Reader:
 
     def fetch(self, statement: GatedStatement, values: Values, encoding: Encoding) -> bool:
         """
-        Run *statement* to its end, and set `encoded`, or hold the rows if *encoding* needs record batches.
+        Run *statement* to its end, and set `encoded`, or keep the rows if *encoding* needs record batches.
 
-        False when the result is not small, or has no small form in this *encoding*.
+        Return False if the result is not small, or has no small form in *encoding*.
 
         Raises:
             QueryError: See `EngineInstance.run`.
@@ -119,14 +119,14 @@ class Reader:
                 text = plan.encode(encoding, rows)
                 self.encoded = text, len(rows), (time.perf_counter() - began) * 1000
                 return len(text) <= SMALL_BYTES
-            if small_rows.fit_batch(self.schema):  # Statements of one pattern may have columns of other types.
+            if small_rows.fit_batch(self.schema):  # Statements of one pattern may have different column types.
                 self._first.extend([small_rows.batch(self.columns, self.schema, rows)] if rows else ())
                 return sum([int(batch.nbytes) for batch in self._first]) <= SMALL_BYTES
         return False
 
     def start(self, statement: GatedStatement, values: Values) -> None:
         """
-        Run *statement* until its first rows are computed, or all of them.
+        Run *statement* until its first rows, or all rows, are computed.
 
         Raises:
             QueryError: See `EngineInstance.run`.
@@ -154,14 +154,14 @@ class Reader:
         if is_repeatable:
             self._learn = partial(sizes.learn, statement.sql, bound.relation, self.schema)
         rows = size = 0
-        while rows < VECTOR_ROWS and size < BATCH_BYTES:  # enough to begin the answer
+        while rows < VECTOR_ROWS and size < BATCH_BYTES:  # enough to begin the response
             if (batch := self._pull()) is None:
                 self.is_complete = True
                 break
             self._first.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-        # Whether `fetch` would have served as well.
+        # Learn whether `fetch` would have been sufficient.
         if (
             self._shared
             and self.is_complete
@@ -178,7 +178,7 @@ class Reader:
         """
         Set `columns` and return the schema that the batches of *statement* would have.
 
-        With *unbound*, *values* only stand in for missing ones: None when the schema depends on them.
+        With *unbound*, *values* are placeholders for missing values. The result is None if the schema depends on them.
 
         Raises:
             QueryError: See `EngineInstance.describe`.
@@ -188,7 +188,7 @@ class Reader:
         try:
             self._cursor.begin()
             if unbound and statement.kind in ("select", "show"):
-                # PREPARE knows that values are missing, and complains only of errors that no value could correct.
+                # PREPARE knows that values are missing, and reports only errors that no value could correct.
                 self._lines_before += _LINES_BEFORE_PROJECTED
                 self._cursor.connection.execute(f"PREPARE described AS\n\n{sql}")
                 self._cursor.connection.execute("DEALLOCATE described")
@@ -210,7 +210,7 @@ class Reader:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """
-        Give the batches: the first at once, later ones joined up to `BATCH_ROWS` or `BATCH_BYTES`.
+        Yield the batches: the first ones immediately, later ones joined up to `BATCH_ROWS` or `BATCH_BYTES`.
 
         Raises:
             QueryError: The statement failed, was stopped or ran out of resources before its end.
@@ -241,21 +241,22 @@ class Reader:
                 self._shared = False  # All rows were read, but the transaction may be unusable.
 
     def interrupt(self) -> None:
-        """Ask DuckDB to stop what it computes now. Harmless after `close`."""
+        """Interrupt DuckDB's current computation. Harmless after `close`."""
         with self._lock:
             if not self._closed:
                 self._interrupted = True
                 self._cursor.connection.interrupt()
 
     def close(self) -> None:
-        """Stop the statement if it still runs, and give the cursor back. More than one call is harmless."""
+        """Stop the statement if it is still running, and return the cursor. Repeated calls are harmless."""
         self._interruption.detach()
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             if not self._ended:
-                # DuckDB finishes its current step before it closes a stream: hours, if the step finds no more rows.
+                # DuckDB finishes its current step before it closes a stream. A step that finds no more rows can take
+                # hours.
                 self._cursor.connection.interrupt()
         batches, self._batches = self._batches, None
         with suppress(*duckdb_errors.ENGINE_ERRORS):
@@ -278,7 +279,7 @@ class Reader:
         return BoundStatement(relation, columns, 0)
 
     def _execute(self, method: Callable[..., Any], sql: str, values: Values) -> Any:
-        """Call *method*, one of the cursor's connection, with *sql* and *values*."""
+        """Call *method* of the cursor's connection with *sql* and *values*."""
         query: str | duckdb.Statement = sql
         if self._shared:
             found = self._cursor.connection.extract_statements(sql)
@@ -293,7 +294,7 @@ class Reader:
             if isinstance(exc, duckdb.Error) and not duckdb_errors.is_about_parameters(exc):
                 raise
             sentence = duckdb_errors.sentence(exc, self._cursors.state_dir)
-            # The caller does not care that we use Python, nor what Python calls its types.
+            # Hide messages about Python and its types from the caller.
             raise ParameterError(UNKNOWN_TYPE if "python" in sentence.lower() else sentence) from exc
 
     def _pull(self) -> pa.RecordBatch | None:
@@ -312,7 +313,7 @@ class Reader:
         return batch
 
     def _with_line(self, exc: BaseException, sql: str, values: Values) -> BaseException:
-        """Return *exc* with the line of *sql* that could not be planned, which DuckDB leaves out for a relation."""
+        """Return *exc* with the line of *sql* that cannot be planned. DuckDB omits the line for a relation."""
         if duckdb_errors.lacks_line(exc):
             try:
                 self._cursor.connection.execute(f"EXPLAIN\n{sql}", values)
@@ -323,15 +324,15 @@ class Reader:
         return exc
 
     def _failure(self, exc: BaseException) -> Exception:
-        self._interruption.check()  # The reason of a stop says more than DuckDB's message about it.
+        self._interruption.check()  # The reason for a stop is more informative than DuckDB's message.
         return self._cursors.failure(exc, lines_before=self._lines_before)
 
 
 def _small_rows(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]] | None:
     """
-    Return all rows of *result*; None as soon as they are too many or too long.
+    Return all rows of *result*; None if there are too many or if they are too long.
 
-    Memory holds few long texts as Python objects, hence the second limit.
+    The length is limited because long strings use much memory as Python objects.
     """
     rows: list[tuple[Any, ...]] = []
     size = 0

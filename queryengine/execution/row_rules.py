@@ -1,4 +1,4 @@
-"""Gate the rules of keys: row filters and masks are expressions, and an expression cannot leave its brackets."""
+"""Gates the rules of keys. Row filters and masks are expressions, and the gate keeps each within its parentheses."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,13 +13,13 @@ from queryengine.values import qualified
 from runtimeconf.errors import ConfigFault
 from runtimeconf.model import DatasetRule, RuntimeConfig
 
-#: Functions that give another value for each row or call: a filter would show other rows each time.
+#: Functions that return a different value for each row or call. A filter with them would show different rows each time.
 _VOLATILE: Final = frozenset({"gen_random_uuid", "rand", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
 
 
 def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate) -> GatedRule:
     """
-    Gate *rule*. Its filter may read *relations*, all that are declared; its masks only its own dataset.
+    Gate *rule*. Its filter may read all declared *relations*, but its masks only their own dataset.
 
     Raises:
         StatementError: An expression cannot be parsed or is not allowed. The message names the field.
@@ -38,7 +38,7 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
 
 
 def gated_or_unavailable(rule: DatasetRule, relations: frozenset[str], gate: StatementGate) -> GatedRule:
-    """Gate *rule* as `gate_rule` does; return one with its error if it is refused."""
+    """Gate *rule* as `gate_rule` does. If it is refused, return a rule with the error."""
     try:
         return gate_rule(rule, relations, gate)
     except StatementError as error:
@@ -46,7 +46,7 @@ def gated_or_unavailable(rule: DatasetRule, relations: frozenset[str], gate: Sta
 
 
 def faults(config: RuntimeConfig, gate: StatementGate) -> Iterable[ConfigFault]:
-    """Yield a fault for each rule of a key that the gate refuses."""
+    """Yield a configuration error for each key rule that the gate refuses."""
     relations = frozenset([*(one.name.lower() for one in config.datasets), *(one.name.lower() for one in config.views)])
     for rule in config.auth.rules:
         try:
@@ -56,7 +56,7 @@ def faults(config: RuntimeConfig, gate: StatementGate) -> Iterable[ConfigFault]:
 
 
 def means(config: RuntimeConfig) -> Iterable[str]:
-    """Yield a line for each rule of a key: by what means it is kept."""
+    """Yield a line for each key rule that says how the rule is enforced."""
     views = {view.name.lower() for view in config.views}
     for key in config.auth.named_keys:
         rules = {rule.dataset: rule for rule in key.scope.rules} if key.scope is not None else {}
@@ -66,7 +66,7 @@ def means(config: RuntimeConfig) -> Iterable[str]:
 
 
 def fault_of(rule: DatasetRule, message: str, file: Path) -> ConfigFault:
-    """Return the fault of *rule* in *file*."""
+    """Return the configuration error *message* for *rule* in *file*."""
     return ConfigFault(file=file, line=rule.line, yaml_path=rule.yaml_path, message=message)
 
 
@@ -82,8 +82,8 @@ def _named(
 def _expression(
     sql: str, rule: DatasetRule, relations: frozenset[str], admit: Callable[[str, frozenset[str]], GatedStatement]
 ) -> tuple[str, GatedStatement]:
-    """Return *sql* as the gate lets it run, and the gated query for its value."""
-    tokens = scan(sql)  # Its brackets match, so within brackets it is one expression, or cannot be parsed.
+    """Return *sql* in the form that the gate admits, and the gated query for its value."""
+    tokens = scan(sql)  # Its brackets match, so in parentheses it is one expression or cannot be parsed.
     if tokens.size_without_end == 0 or tokens.separators:
         raise SqlSyntaxError("write one expression, without a semicolon.")
     if volatile := sorted({token.name for token in tokens.tokens if token.name} & _VOLATILE):

@@ -1,8 +1,8 @@
 """
-The interface of a session: what runs the statements of one process over one manifest.
+The interface of a session, which runs the statements of one process over one manifest.
 
-`queryengine.execution.instance` implements it with DuckDB, a plug-in with another engine. A `Backend` has
-the gate for the dialect of its sessions, and opens them.
+`queryengine.execution.instance` implements the interface with DuckDB. Plug-ins implement it with other engines. A
+`Backend` has the gate for the SQL dialect of its sessions, and opens sessions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from queryengine.manifest import Column, Manifest
 
 @dataclass(frozen=True, slots=True)
 class UnfitView:
-    """A view that does not fit the data: its path in the YAML, and the engine's reason."""
+    """A view that does not fit the data: its path in the configuration, and the engine's reason."""
 
     yaml_path: str
     reason: str
@@ -28,10 +28,10 @@ class UnfitView:
 
 class ResultReader(Protocol):
     """
-    The rows of one statement as Arrow record batches. The caller closes it.
+    The rows of one statement as Arrow record batches. The caller closes the reader.
 
-    `columns` are the names and DuckDB types of the result. All rows have been computed if it `is_complete`. A small
-    result may come encoded, with its number of rows and the milliseconds that encoding took.
+    `columns` are the names and DuckDB types of the result. If `is_complete`, all rows have been computed. A small
+    result may already be `encoded`: the bytes, the number of rows, and the encoding time in milliseconds.
     """
 
     columns: tuple[Column, ...]
@@ -40,28 +40,32 @@ class ResultReader(Protocol):
     encoded: tuple[bytes, int, float] | None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Give the batches. Raises QueryError when the statement failed or was stopped before its end."""
+        """Yield the batches. Raises QueryError if the statement failed or was stopped before its end."""
 
     def interrupt(self) -> None:
-        """Stop what is computed now, from any thread. More than one call is harmless."""
+        """Stop the current computation, from any thread. Repeated calls are harmless."""
 
     def close(self) -> None:
-        """Stop the statement if it still runs. More than one call is harmless."""
+        """Stop the statement if it is still running. Repeated calls are harmless."""
 
 
 class Session(Protocol):
-    """A session over one manifest. `unfit_views` are by name. Only one that `speculates` may run what it describes."""
+    """A session over one manifest. `unfit_views` are by name. If it `speculates`, it may run statements to describe."""
 
     speculates: bool
     unfit_views: Mapping[str, UnfitView]
 
     @property
+    def cached_bytes(self) -> int:
+        """The memory that it may keep for later statements, in bytes."""
+
+    @property
     def is_broken(self) -> bool:
-        """Whether it must be replaced by a new one."""
+        """Whether the session must be replaced by a new one."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes statements now."""
+        """Whether the session accepts statements now."""
 
     def run(
         self,
@@ -73,7 +77,7 @@ class Session(Protocol):
         """
         Run one *statement* that the gate admitted for *query*, and wait for its first rows.
 
-        With a *watchdog*, a small result may come encoded.
+        With a *watchdog*, a small result may already be encoded.
 
         Raises:
             QueryError: The statement failed, or *interruption* was stopped.
@@ -83,45 +87,45 @@ class Session(Protocol):
         self, statement: GatedStatement, parameters: Parameters | None, interruption: Interruption
     ) -> tuple[tuple[Column, ...], pa.Schema] | None:
         """
-        Return the columns and the schema that the reader of `run` would have; None when they depend on missing values.
+        Return the columns and schema that the reader of `run` would have; None if they depend on missing values.
 
-        A statement with parameters may come without *parameters*, and is then described as far as possible.
+        If the *parameters* of a statement are missing, it is described as far as possible.
 
         Raises:
-            QueryError: As `run`.
+            QueryError: See `run`.
         """
 
     def is_cacheable(self, statement: GatedStatement) -> bool:
-        """Say whether the parameters of *statement* and the data alone decide its result."""
+        """Return whether the data and the parameters of *statement* alone determine its result."""
 
     def reads_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
-        """Say whether *statement* reads the same here as over *files*, given by dataset in lower case."""
+        """Return whether *statement* reads the same data here as in *files*, which are by lower-case dataset name."""
 
     def holds_superseded(self, files: Mapping[str, str]) -> bool:
-        """Say whether the session holds a file that is not among *files*, given by dataset in lower case."""
+        """Return whether the session uses a file that is not in *files*, which are by lower-case dataset name."""
 
     def close(self) -> None:
-        """Release everything. Readers must be closed before."""
+        """Release all resources. Close all readers first."""
 
 
 class Backend(Protocol):
-    """A kind of engine, in one process."""
+    """A type of engine in one process."""
 
     @property
     def gate(self) -> StatementGate:
-        """The gate for the dialect of its sessions."""
+        """The gate for the SQL dialect of the sessions."""
 
     def open(self, manifest: Manifest, views: Sequence[GatedView], scratch: Path, *, tolerant: bool) -> Session:
         """
-        Open a session over *manifest* with *views*, each of which reads only earlier ones.
+        Open a session over *manifest* with *views*, each of which reads only earlier views.
 
-        It may spill to *scratch*, a directory of its own. With *tolerant*, a snapshot that is missing or unreadable
-        makes its dataset alone unavailable.
+        The session may spill to *scratch*, its own directory. With *tolerant*, a missing or unreadable snapshot makes
+        only its dataset unavailable.
 
         Raises:
-            SnapshotGoneError: A snapshot is missing or unreadable, and not *tolerant*.
+            SnapshotGoneError: A snapshot is missing or unreadable, and *tolerant* is false.
             EngineUnavailableError: The engine cannot start.
         """
 
     def close(self) -> None:
-        """Release everything. Sessions must be closed before."""
+        """Release all resources. Close all sessions first."""

@@ -1,12 +1,12 @@
 """
-The session manager: it keeps a session open for the newest manifest.
+The session manager, which keeps a session open for the newest manifest.
 
-A statement leases the current session and keeps it until it ends, even if newer data is published meanwhile, so it sees
-only one version of the data. A new manifest is noticed by the first lease after its publication, or else by a thread
-that looks four times a second. Opening a session takes a millisecond for each dataset, so a session is not opened for
-every publication. A statement waits for a new session only if a dataset that it reads has been published again. The
-thread spends only a small part of its time opening sessions, but opens one soon if that frees a superseded file. The
-new session is open before it replaces the old one. The old one is closed, which frees its files, when its last
+A statement leases the current session until the statement ends, even if newer data is published in the meantime, so it
+sees only one version of the data. A new manifest is noticed by the first lease after its publication, or by a thread
+that checks four times a second. Opening a session takes a millisecond per dataset, so a session is not opened for every
+publication. A statement waits for a new session only if a dataset that it reads has been published again. The thread
+spends only a small part of its time opening sessions, but opens one soon if that frees a superseded file. The new
+session is open before it replaces the old one. The old session is closed, which frees its files, when its last
 statement has ended.
 """
 
@@ -29,20 +29,20 @@ logger = logging.getLogger(__name__)
 
 _STOPPING = "The runtime is stopping."
 
-#: How often the thread looks at the manifest, in seconds.
+#: Seconds between two checks of the manifest by the thread.
 POLL_S = 0.25
 
-#: After opening a session, the thread rests for this many times as long as the opening took, but no longer than
-#: `REST_S` seconds if another session would free a superseded file, which it checks once in that time. In the worst
-#: case, a file is superseded just after a session opened it. If each opening takes half a second, then this opening,
-#: the rest, one check and the next opening take two seconds.
+#: After opening a session, the thread rests for this multiple of the opening time. If a new session would free a
+#: superseded file, which the thread checks every `REST_S` seconds, it rests no longer than `REST_S`. In the worst case,
+#: a file is superseded just after a session opened it. If opening a session takes 0.5 s, then this opening, the rest,
+#: one check and the next opening take two seconds.
 REST_PARTS = 10
 REST_S = 0.75
 
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """A session over a manifest, with the number of statements that use it."""
+    """A session over a manifest, and the number of statements that use the session."""
 
     session: Session
     pin: Pin
@@ -71,8 +71,8 @@ class SessionManager:
     """
     The sessions over the data published in *state_dir*.
 
-    *open_session* opens one over a manifest. It raises SnapshotGoneError for a missing snapshot, unless its second
-    argument tells it to leave out missing ones.
+    *open_session* opens a session over a manifest. It raises SnapshotGoneError for a missing snapshot, unless its
+    second argument tells it to leave out missing snapshots.
     """
 
     def __init__(self, state_dir: Path, open_session: Callable[[Manifest, bool], Session]) -> None:
@@ -85,14 +85,14 @@ class SessionManager:
         self._state_dir = state_dir
         self._manifest = str(manifest_path(state_dir))
         self._open_session = open_session
-        self._opening = threading.Lock()  # Held while a session is opened; taken before the other lock.
+        self._opening = threading.Lock()  # Held while a session is opened. Acquired before the other lock.
         self._unfit_views: Mapping[str, UnfitView] = {}  # of the newest session
         self._unusable: Signature = None  # of the manifest that the log last reported
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
         self._retired: list[_Held] = []
-        #: The newest manifest, for which no session is open: its files by dataset in lower case.
+        #: The newest manifest, if no session is open for it, with its files by lower-case dataset name.
         self._published: tuple[Pin, dict[str, str]] | None = None
         self._rests_until = self._looks_at = 0.0
         try:
@@ -105,7 +105,7 @@ class SessionManager:
 
     def lease(self, statement: GatedStatement | None = None) -> Lease:
         """
-        Lease a session over the published data, or one that gives the same result for *statement*.
+        Lease a session over the published data, or a session that returns the same result for *statement*.
 
         Raises:
             EngineUnavailableError: The manager is closed, or the engine cannot start.
@@ -120,11 +120,11 @@ class SessionManager:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the current session takes statements now."""
+        """Whether the current session accepts statements now."""
         return self._current.session.is_ready
 
     def close(self, timeout_s: float) -> None:
-        """Close every session as soon as it has no lease, and wait at most *timeout_s* seconds for that."""
+        """Close every session as soon as it has no leases. Wait at most *timeout_s* seconds."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -147,7 +147,7 @@ class SessionManager:
         return Lease(held.session, pin.signature if pin.is_held else None, partial(self._release, held))
 
     def _fitting(self, statement: GatedStatement | None) -> Pin | None:
-        """Return the newest manifest if the current session can run *statement* for it. Called under the lock."""
+        """Return the newest manifest if the current session can run *statement* on it. Call with the lock held."""
         if self._closed:
             raise EngineUnavailableError(_STOPPING)
         session, signature_now = self._current.session, signature(self._manifest)
@@ -161,7 +161,7 @@ class SessionManager:
         return published[0] if published and session.reads_the_same(statement, published[1]) else None
 
     def _newest(self, signature_now: Signature) -> tuple[Pin, dict[str, str]] | None:
-        """Return what is published now; None when it cannot be read. Called under the lock."""
+        """Return the published manifest and files; None if they cannot be read. Call with the lock held."""
         if self._published is None or self._published[0].signature != signature_now:
             self._forget_published()
             with suppress(ManifestError), ExitStack() as undo:
@@ -179,12 +179,12 @@ class SessionManager:
 
     def _renew(self) -> None:
         """
-        Replace the current session if it is broken or a newer manifest exists. Called with `_opening` held.
+        Replace the current session if it is broken or a newer manifest exists. Call with `_opening` held.
 
-        Meanwhile, statements that need no newer session get the current one.
+        In the meantime, statements that do not need a newer session get the current one.
         """
         current = self._current
-        # If the manifest is missing, it was lost: the refresher writes it again.
+        # If the manifest is missing, the refresher writes it again.
         if signature(self._manifest) in {current.pin.signature, None} and not current.session.is_broken:
             return
         try:
@@ -192,8 +192,8 @@ class SessionManager:
         except ManifestError as exc:
             if current.session.is_broken:
                 raise EngineUnavailableError(str(exc)) from exc
-            # The refresher rebuilds an unusable manifest, and a shortage of file descriptors passes. Until then, the
-            # old data is still good.
+            # The refresher rebuilds an unusable manifest, and a shortage of file descriptors is temporary. Until then,
+            # the old data can be used.
             if (published := signature(self._manifest)) != self._unusable:
                 self._unusable = published
                 logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
@@ -208,7 +208,7 @@ class SessionManager:
         successor.close()
 
     def _renew_if_possible(self) -> None:
-        """Renew in the background, unless a lease is doing so."""
+        """Renew in the background, unless a lease is already doing so."""
         try:
             if self._closed or self._may_rest(time.monotonic()) or not self._opening.acquire(blocking=False):
                 return
@@ -218,9 +218,9 @@ class SessionManager:
                 self._opening.release()
         except EngineUnavailableError:
             return
-        except MemoryError:  # A statement is using it all: try again later.
+        except MemoryError:  # A statement is using all the memory, so try again later.
             logger.warning("the newest generation cannot be opened", extra={"fields": {"error": "too little memory"}})
-        except Exception:  # The next lease reports the error; this thread goes on closing unused sessions.
+        except Exception:  # The next lease reports the error. This thread must continue to close unused sessions.
             logger.exception("the newest generation cannot be opened")
 
     def _may_rest(self, now: float) -> bool:
@@ -238,10 +238,10 @@ class SessionManager:
 
     def _open(self) -> _Held:
         """
-        Open a session over the published data, and set how long the thread rests after that.
+        Open a session over the published data, and set the rest period of the thread.
 
         Raises:
-            ManifestError: The manifest is damaged or of another release.
+            ManifestError: The manifest is damaged or from another release.
         """
         began = time.monotonic()
         failed: Signature = None
@@ -253,7 +253,7 @@ class SessionManager:
                     pin = Pin(self._manifest)
                     undo.callback(pin.close)
                     manifest = read_manifest(self._state_dir)
-                    # If the same manifest fails twice, its snapshot was lost, not superseded: serve the others.
+                    # If the same manifest fails twice, its snapshot was lost, not superseded, so serve the others.
                     tolerant, failed = pin.signature == failed, pin.signature
                     session = self._open_session(manifest, tolerant)
                     undo.pop_all()
@@ -263,7 +263,7 @@ class SessionManager:
         fields: dict[str, object] = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
         logger.info("generation opened", extra={"fields": fields})
         for name, unfit in session.unfit_views.items():
-            if self._unfit_views.get(name) != unfit:  # It no longer fits, or the reason has changed.
+            if self._unfit_views.get(name) != unfit:  # The view no longer fits, or the reason has changed.
                 unusable = {"view": name, "yaml_path": unfit.yaml_path, "error": unfit.reason}
                 logger.warning("view unusable", extra={"fields": unusable})
         self._unfit_views = session.unfit_views

@@ -1,4 +1,4 @@
-"""The result of one running statement: encoded chunks, with everything that the statement holds until it ends."""
+"""The result of one running statement: encoded chunks, and the resources that the statement holds until it ends."""
 
 import itertools
 import logging
@@ -19,17 +19,17 @@ logger = logging.getLogger(__name__)
 
 class StatementResult:
     """
-    A `QueryResult`: one thread iterates; `cancel` and `close` come from any.
+    A `QueryResult`. One thread iterates, and any thread can call `cancel` and `close`.
 
-    Stopping a statement interrupts the thread that computes a chunk, which then releases what the statement holds. A
-    statement that is stopped between two chunks releases it at once, so a client that reads slowly, or not at all,
-    holds an execution slot no longer than the time limit.
+    Stopping a statement interrupts the thread that is computing a chunk, which then releases the statement's resources.
+    A statement that is stopped between two chunks releases them immediately. A client that reads slowly or not at all
+    therefore occupies an execution slot no longer than the time limit.
     """
 
     def __init__(
         self, chunks: Iterator[Parts], timings: QueryTimings, interruption: Interruption, held: ExitStack
     ) -> None:
-        """Take over a running statement and *held*, which is closed once, when the statement ends in any way."""
+        """Take over a running statement and its resources *held*, which are closed once, when the statement ends."""
         self.is_complete = False  # whether all chunks have been computed
         self.data_version: Signature = None  # see `QueryResult`
         self.timings = timings
@@ -46,10 +46,10 @@ class StatementResult:
 
     def begin(self, interrupt: Callable[[], None], *, to_end: bool) -> None:
         """
-        Compute the first chunk, or *to_end* all of them. *interrupt* stops the engine while it computes one.
+        Compute the first chunk, or with *to_end* all chunks. *interrupt* stops the engine while it computes a chunk.
 
         Raises:
-            QueryError: The statement failed; what it held is released.
+            QueryError: The statement failed. Its resources are released.
         """
         self._interrupt = interrupt
         self._interruption.attach(self._stop)
@@ -58,7 +58,7 @@ class StatementResult:
 
     def complete(self, chunk: Parts) -> None:
         """
-        Take *chunk* for the complete result, instead of `begin`, and release what the statement held.
+        Use *chunk* as the complete result, and release the statement's resources. Call this instead of `begin`.
 
         Raises:
             QueryError: The statement was stopped.
@@ -72,11 +72,11 @@ class StatementResult:
         return self
 
     def __next__(self) -> bytes:
-        """Give the next chunk, or raise the reason why the result is not complete."""
+        """Return the next chunk, or raise the reason why the result is incomplete."""
         return b"".join(next(self.parts()))
 
     def parts(self) -> Iterator[Parts]:
-        """As the iterator itself, with each chunk in its parts, without the copy that joins them."""
+        """Yield the same chunks as the iterator, but in parts, which avoids the copy that joins them."""
         while (chunk := self._next()) is not None:
             yield chunk
 
@@ -103,14 +103,14 @@ class StatementResult:
         return chunk
 
     def cancel(self) -> None:
-        """Stop the statement; the iterator raises `QueryCancelledError`."""
+        """Stop the statement. The iterator then raises `QueryCancelledError`."""
         self._interruption.stop(QueryCancelledError)
 
     def close(self) -> None:
         """
-        Stop the statement if it still runs and release what it holds. More than one call is harmless.
+        Stop the statement if it is still running, and release its resources. Repeated calls are harmless.
 
-        Unless another thread computes a chunk, everything is released on return.
+        Unless another thread is computing a chunk, all resources are released when this method returns.
         """
         with self._lock:
             computing, release = self._computing, self._release
@@ -140,12 +140,12 @@ class StatementResult:
         return chunk
 
     def _stop(self) -> None:
-        """Interrupt or release a stopped statement; called repeatedly until it has ended."""
+        """Interrupt or release a stopped statement. Called repeatedly until the statement has ended."""
         with self._lock:
             computing = self._computing
             if not computing and not self._freed and self._release is None:
-                # Not in this thread, which may be the watchdog of all statements: a rollback in DuckDB can be slow. If
-                # memory for a thread is lacking, the next call tries again.
+                # Use another thread, because this one may be the watchdog of all statements and a rollback in DuckDB
+                # can be slow. If there is not enough memory for a thread, the next call tries again.
                 end = partial(self._end, complete=False)
                 with suppress(RuntimeError):
                     (release := threading.Thread(target=end, name="engine-release", daemon=True)).start()
@@ -161,5 +161,5 @@ class StatementResult:
             self._freed = True
             self._read_to_end = complete
         if not complete:
-            self._interrupt()  # DuckDB may be computing the next rows, and closing it would wait for them.
+            self._interrupt()  # DuckDB may be computing the next rows, and closing would wait for them.
         self._held.close()

@@ -1,8 +1,8 @@
 """
-The path of one statement through the process that runs it: gate, session, encoder.
+Takes one statement through the process that runs it: gate, session, encoder.
 
-An engine worker and the in-process engine both run statements through a `StatementRunner`. Admission happens elsewhere:
-the broker admits a statement before a worker gets it; in the in-process engine, the fair queue does.
+Engine workers and the in-process engine both run statements through a `StatementRunner`. Slots are assigned elsewhere:
+by the broker before a worker gets a statement, or by the fair queue of the in-process engine.
 """
 
 import itertools
@@ -35,13 +35,13 @@ from runtimeconf.model import RuntimeConfig, Scope
 from system import process_limits
 from system.scratch import ScratchDirectory
 
-#: How long `close` waits for statements that were told to stop.
+#: Seconds that `close` waits for statements that were told to stop.
 _CLOSE_S = 2.0
 
-#: The scopes of keys that are kept.
+#: The maximum number of key scopes that are kept.
 _SCOPES = 4096
 
-#: The catalog of no key in particular, for the gate.
+#: A catalog name for the gate that stands for the catalog of any key.
 _ANY_KEY = "_k"
 
 #: Waits until an admitted statement has its execution slot.
@@ -52,15 +52,14 @@ _stopping = partial(EngineUnavailableError, "The runtime is stopping: try again.
 
 class StatementRunner:
     """
-    Runs statements over the data that is published now. Create it after any fork, not before.
+    Runs statements over the published data. Create it only after any fork.
 
-    It spills to its `scratch` directory. `snapshot_bytes` is the size of the files that the newest session reads:
-    DuckDB's cache of them can grow to that size.
+    Statements spill to the `scratch` directory.
     """
 
     def __init__(self, config: RuntimeConfig, backend: Backend | None = None) -> None:
         """
-        Check the views and open a session of *backend*, by default DuckDB, over the published data.
+        Check the views and open a session of *backend* (DuckDB by default) over the published data.
 
         Raises:
             ConfigError: A view cannot be created.
@@ -68,7 +67,7 @@ class StatementRunner:
         """
         process_limits.set_stack_size()  # for DuckDB's threads, and for the threads that will run statements
         self.closed = False
-        self.snapshot_bytes = 0
+        self._newest: Session | None = None
         self._config = config
         self._serial = itertools.count(1)
         datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
@@ -91,17 +90,17 @@ class StatementRunner:
         self, query: Query, interruption: Interruption, held: ExitStack, wait_for_slot: WaitForSlot | None = None
     ) -> StatementResult:
         """
-        Gate and start one statement, and wait for its first bytes; a small result is computed in full.
+        Gate and start one statement, and wait for its first bytes. A small result is computed in full.
 
         Args:
             query: The statement.
-            interruption: Stops it.
-            held: Receives what the statement must release when it ends. The result takes it over; if this method
-                raises, the caller closes it.
+            interruption: Stops the statement.
+            held: Receives the resources that must be released when the statement ends. The result takes them over. If
+                this method raises, the caller closes *held*.
             wait_for_slot: Called between the gate and the session.
 
         Raises:
-            QueryError: Any of the tree in `queryengine.errors`.
+            QueryError: Any error of the tree in `queryengine.errors`.
         """
         timings = QueryTimings()
         with _noted_on_errors(timings):
@@ -132,7 +131,7 @@ class StatementRunner:
         *,
         speculate_s: float = 0.0,
     ) -> Description:
-        """As `QueryEngine.describe`; see `run` for the arguments. The caller closes *held*."""
+        """See `QueryEngine.describe`, and `run` for the arguments. The caller closes *held*."""
         timings = QueryTimings()
         with _noted_on_errors(timings):
             statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
@@ -163,14 +162,14 @@ class StatementRunner:
         )
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        """As `QueryEngine.admit`: for a load, which DuckDB runs, whatever runs the statements."""
+        """See `QueryEngine.admit`. The SQL is for a load, which DuckDB runs even if another engine runs statements."""
         if self._config.engine is None:
             return self._gate.admit(sql, relations)
         with closing(Gate(datafusion_sql=self._config.query.datafusion_sql)) as gate:
             return gate.admit(sql, relations)
 
     def is_alive(self) -> bool:
-        """Return whether a statement would be accepted now; a busy runner is alive."""
+        """Return whether a statement would be accepted now. A busy runner is alive."""
         try:
             self.sessions.lease(self._gate.admit("SELECT 1", self._relations)).release()
         except EngineUnavailableError:
@@ -178,7 +177,7 @@ class StatementRunner:
         return True
 
     def close(self) -> None:
-        """Stop everything that runs, close the sessions and empty the scratch directory. A second call is harmless."""
+        """Stop all statements, close the sessions and empty the scratch directory. Repeated calls are harmless."""
         self.closed = True
         self._watchdog.stop_all(_stopping)
         self.sessions.close(_CLOSE_S)
@@ -195,9 +194,9 @@ class StatementRunner:
         wait_for_slot: WaitForSlot | None,
     ) -> tuple[GatedStatement, Lease, Callable[[Interruption], ResultReader]]:
         """
-        Gate the statement, wait for its slot, and lease a session; *held* receives what to release when it ends.
+        Gate the statement, wait for its slot, and lease a session. *held* receives the resources to release.
 
-        The callable that is returned runs the statement up to its first rows.
+        The returned callable runs the statement up to its first rows.
         """
         if self.closed:
             raise _stopping()
@@ -221,18 +220,23 @@ class StatementRunner:
         start = partial(run, statement, query, watchdog=self._watchdog)
         return statement, lease, start
 
+    @property
+    def cached_bytes(self) -> int:
+        """The memory that the newest session may keep for later statements, in bytes."""
+        return 0 if self._newest is None else self._newest.cached_bytes
+
     def _within(self, visible: KeyCatalog, sql: str) -> GatedStatement:
-        """Gate *sql* for what is *visible*."""
+        """Gate *sql*, which may read the relations in *visible*."""
         if not visible.name:
             return self._gate.admit(sql, visible.relations)
-        # Keys that see the same names share verdicts, but for what lists columns.
+        # Keys that see the same names share gate decisions, except on statements that list columns.
         statement = self._gate.admit(sql, visible.relations, _ANY_KEY)
         if statement.catalog is not None:
             statement = self._gate.admit(sql, visible.relations, visible.name)
         return replace(statement, key_catalog=visible)
 
     def _visible(self, scope: Scope) -> KeyCatalog:
-        """Return what is within *scope*, as one object for each scope: caches compare it often. It may need no name."""
+        """Return the catalog for *scope*, one cached object per scope. It has no name if it needs no own database."""
         visible = self._visible_in.get(scope)
         if visible is None:
             relations = self._relations & scope.relations
@@ -250,9 +254,8 @@ class StatementRunner:
 
     def _open(self, manifest: Manifest, tolerant: bool) -> Session:
         scratch = self.scratch.path / str(next(self._serial))  # The engine creates it when a statement spills.
-        if self._config.engine is None:
-            self.snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
-        return self._backend.open(manifest, self._views, scratch, tolerant=tolerant)
+        self._newest = self._backend.open(manifest, self._views, scratch, tolerant=tolerant)
+        return self._newest
 
 
 @contextmanager
@@ -281,7 +284,7 @@ def _ms_since(began: float) -> float:
 
 
 def _counted(batches: Iterable[pa.RecordBatch], timings: QueryTimings) -> Iterator[pa.RecordBatch]:
-    """Pass *batches* on, and count their rows and the time that the engine took to produce them."""
+    """Yield *batches*, and count their rows and the time that the engine took to produce them."""
     iterator = iter(batches)
     while True:
         began = time.perf_counter()

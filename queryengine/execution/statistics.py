@@ -1,4 +1,4 @@
-"""What one instance has learned from the statements that it ran, so that it runs the next ones faster."""
+"""Statistics that one instance learns from the statements that it runs, to run later statements faster."""
 
 import time
 from collections.abc import Callable
@@ -13,41 +13,41 @@ from queryengine.encoders import small_rows
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 
-#: DuckDB's vector: the fewest rows that it computes at once.
+#: The size of DuckDB's vectors, the minimum number of rows that it computes at once.
 VECTOR_ROWS: Final = 2048
 
-#: The most bytes in a batch.
+#: The maximum number of bytes in a batch.
 BATCH_BYTES: Final = 3 * 1024 * 1024
 
-#: A result is large from this many rows on, and fast at this rate: then its first batch comes soon.
+#: A result is large from this number of rows on, and fast from this rate on, which makes its first batch come soon.
 LARGE_ROWS: Final = 100_000
 FAST_ROWS_PER_S: Final = 500_000
 
-#: The longest that the first rows of a result may take, in seconds. Asking for statistics computes the first row again,
-#: including everything before it: a sort, a group, a join.
+#: The maximum time that the first rows of a result may take, in seconds. Reading statistics computes the first row
+#: again, including the sorts, groups and joins before it.
 FIRST_S: Final = 0.1
 
-#: The possible sizes of a batch, in rows. DuckDB reads each row group of 60 vectors by itself, and these divide it.
+#: The possible batch sizes in rows. DuckDB reads row groups of 60 vectors separately, and these sizes divide a group.
 _BATCHES: Final = tuple(number * VECTOR_ROWS for number in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60))
 
-#: A light statement takes less CPU than this, in seconds, over all threads, until all of its rows are computed.
+#: A light statement uses less than this CPU time in all threads until all its rows are computed, in seconds.
 LIGHT_S: Final = 0.003
 
-#: After this many light statements in a row, light statements get one thread.
+#: After this number of consecutive light statements, light statements get one thread.
 LIGHT_IN_A_ROW: Final = 12
 
-#: How many statements and patterns are kept; the oldest are dropped first.
+#: The maximum numbers of statements and patterns that are kept. The oldest are dropped first.
 _MAX_STATEMENTS: Final = 256
 _MAX_PATTERNS: Final = 512
 
-#: How many lists of column types have their Arrow fields kept, and how long such a list may be, in characters.
+#: The maximum number of lists of column types whose Arrow fields are kept, and their maximum length in characters.
 _MAX_TYPES: Final = 256
 _MAX_TYPES_CHARACTERS: Final = 2000
 
 
 @dataclass(slots=True)
 class Pace:
-    """How fast a result came: its rows, the seconds until the first of them, and the seconds for all of them."""
+    """The speed of a result: its rows, the seconds until the first rows, and the seconds for all rows."""
 
     rows: int = 0
     first_s: float = 0.0
@@ -63,12 +63,12 @@ class Pace:
 
 class BatchSizes(BoundedDict[str, int]):
     """
-    How many rows DuckDB should put into one record batch of a statement, if more than `VECTOR_ROWS`.
+    The number of rows that DuckDB should put into one record batch of a statement, if more than `VECTOR_ROWS`.
 
-    A batch of one vector is always right: no row waits for others, and wide rows take little memory. A large result
-    then has very many batches, each of which costs as much as a thousand of its rows. Larger batches are used for a
-    statement whose last result was large, came fast and cannot have wide rows: DuckDB's statistics bound the length of
-    each text. They stay valid because the data of an instance never changes.
+    A batch of one vector is always safe: no row waits for others, and wide rows use little memory. But a large result
+    then has very many batches, each of which costs as much as a thousand rows. Larger batches are used for a statement
+    whose last result was large and fast and cannot have wide rows, because DuckDB's statistics bound the length of each
+    string. The statistics stay valid because the data of an instance never changes.
     """
 
     def learn(self, sql: str, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, pace: Pace) -> None:
@@ -86,20 +86,20 @@ class BatchSizes(BoundedDict[str, int]):
 
 class SmallPatterns(BoundedDict[str, bool]):
     """
-    The patterns of statements, and whether their results are small. Safe from any thread.
+    The patterns of statements, and whether their results are small. Thread-safe.
 
-    A statement of a known pattern (`queryengine.gate.fingerprint`) is expected to return a small result as long as
-    every statement of that pattern did. If one returns more, it runs again as a stream, before anything is sent.
+    A statement with a known pattern (`queryengine.gate.fingerprint`) is expected to return a small result as long as
+    every statement with that pattern did. If it returns more, it is run again as a stream before anything is sent.
     """
 
     def learn(self, pattern: str | None, *, small: bool) -> None:
-        """Learn from a result of a statement of *pattern*. A pattern that was not *small* once never is again."""
+        """Learn from a result of a statement with *pattern*. After one large result, the pattern is never *small*."""
         if pattern and self.get(pattern) not in (False, small):
             self[pattern] = small
 
 
 class Statistics:
-    """Statistics of one instance. Safe from any thread."""
+    """The statistics of one instance. Thread-safe."""
 
     def __init__(self) -> None:
         self.batch_sizes = BatchSizes(_MAX_STATEMENTS)
@@ -112,7 +112,7 @@ class Statistics:
         return self.small_texts if encoding in small_rows.ENCODINGS else self.small_batches
 
     def schema(self, columns: tuple[Column, ...], relation: Callable[[], duckdb.DuckDBPyRelation]) -> pa.Schema:
-        """Return the Arrow schema of a *relation* with *columns*. It follows from their types, and is kept."""
+        """Return the Arrow schema of a *relation* with *columns*. It depends only on their types, and is cached."""
         types = tuple(column.type for column in columns)
         fields = self._fields.get(types)
         if fields is None:
@@ -124,12 +124,13 @@ class Statistics:
 
 class Threads:
     """
-    The number of DuckDB's threads, which *set_number* passes on; *most* at first. For one statement at a time.
+    Chooses the number of DuckDB threads and sets it with *set_number*. Initially *most*. For one statement at a time.
 
-    For a light statement, each further thread only costs: it wakes up, finds nothing to do and sleeps again, which
-    takes 70 to 120 microseconds of CPU, as much as `SELECT 1` itself. A statement that is not known to be light gets
-    all threads. The last statement of the same pattern decides whether the next one is light. Changing the number costs
-    as much as a dozen light statements with one thread too many, so it is lowered only after that many in a row.
+    For a light statement, each additional thread only has a cost: it wakes up, finds nothing to do and sleeps again.
+    This takes 70 to 120 microseconds of CPU time, as much as `SELECT 1` itself. A statement that is not known to be
+    light gets all threads. The last statement with the same pattern determines whether the next one is light. Changing
+    the number costs as much as a dozen light statements with one thread too many, so it is lowered only after that many
+    consecutive light statements.
     """
 
     def __init__(self, most: int, set_number: Callable[[int], None]) -> None:
@@ -141,7 +142,7 @@ class Threads:
         self._began_s = 0.0
 
     def begin(self, pattern: str | None) -> None:
-        """Set the number for a statement of *pattern*; raises the errors of *set_number*."""
+        """Set the number for a statement with *pattern*. Raises the errors of *set_number*."""
         if pattern not in self._light:
             self._in_a_row = 0
             self._set(self._most)
@@ -152,7 +153,7 @@ class Threads:
         self._began_s = time.process_time()
 
     def learn(self, pattern: str | None, *, whole: bool) -> None:
-        """Learn from the last statement: its first rows have been computed, or its *whole* result."""
+        """Learn from the last statement, whose first rows, or *whole* result, have been computed."""
         if pattern is None:
             return
         if not whole or time.process_time() - self._began_s >= LIGHT_S:
@@ -167,21 +168,21 @@ class Threads:
 
 
 def _widest_row(relation: duckdb.DuckDBPyRelation, schema: pa.Schema) -> float | None:
-    """Return the most bytes that a row of *relation* can take; None when nothing bounds it."""
+    """Return the maximum number of bytes in a row of *relation*; None if it is unlimited."""
     types = list(schema.types)
     bits = len(types)  # the validity bitmaps
     texts = []
     for number, type_ in enumerate(types, start=1):
         if type_ in (pa.string(), pa.binary()):
             texts.append(f"stats(#{number}).max_string_length")
-            bits += 8 * 4  # the offset of the text
+            bits += 8 * 4  # the offset of the string
         elif pa.types.is_nested(type_):
             return None
         elif not pa.types.is_null(type_):
             bits += type_.bit_width
     if not texts:
         return bits / 8
-    # Statistics are known before the first row is, so only that one is computed.
+    # Statistics are known before the rows, so only the first row is computed.
     for longest in relation.project(", ".join(texts)).limit(1).fetchall():
         return None if None in longest else bits / 8 + sum(longest)
     return None

@@ -1,4 +1,4 @@
-"""The views of the YAML: their dependencies, the order in which they are created, and their faults."""
+"""Gates the declared views, orders them by their dependencies, and reports their errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ _ONE_QUERY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedView:
-    """A view and its gated SQL; `statement.relations` are the datasets and views that it reads."""
+    """A view and its gated SQL. `statement.relations` are the datasets and views that it reads."""
 
     config: ViewConfig
     statement: GatedStatement
@@ -27,12 +27,12 @@ def gate_views(
     views: Sequence[ViewConfig], datasets: frozenset[str], gate: StatementGate, file: Path
 ) -> tuple[GatedView, ...]:
     """
-    Gate *views*, and put them in an order in which each reads only earlier ones, close to the order of the YAML.
+    Gate *views* and order them so that each view reads only earlier ones, close to configuration order.
 
-    *datasets* are the lower-case names of the datasets; *file* is the YAML, for the faults.
+    *datasets* are the lower-case names of the datasets. *file* is the configuration file, for errors.
 
     Raises:
-        ConfigError: Names every view whose SQL is refused, or that is part of a circle.
+        ConfigError: The SQL of views is refused, or views form a circle. The error names every such view.
     """
     known = datasets | {view.name.lower() for view in views}
     gated: dict[str, GatedView] = {}
@@ -74,10 +74,10 @@ def gate_views(
 
 def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> RuntimeConfig:
     """
-    Gate all views of *config*, and return it with what each materialized one is made from.
+    Gate all views of *config*. Return it with the gated SQL and the dependencies of each materialized view.
 
     Raises:
-        ConfigError: As `gate_views`, for materialized views too.
+        ConfigError: See `gate_views`. Materialized views are also checked.
     """
     materialized = {dataset.name.lower(): dataset for dataset in config.datasets if dataset.view is not None}
     sources = frozenset(one.name.lower() for one in config.datasets).difference(materialized)
@@ -129,10 +129,10 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
 
 
 def _path_back(start: str, views: Mapping[str, GatedView]) -> list[str]:
-    """Return the shortest path from a view over its dependencies back to itself; empty if there is none."""
+    """Return the shortest path from a view through its dependencies back to itself; empty if there is none."""
     paths = [[start]]
     seen: set[str] = set()
-    for path in paths:  # grows while it is read: breadth first
+    for path in paths:  # grows during iteration (breadth-first search)
         for name in sorted(views[path[-1]].statement.relations & views.keys()):
             if name == start:
                 return path

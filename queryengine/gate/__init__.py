@@ -1,1 +1,1 @@
-"""The statement gate: whether a statement may run, and what it reads."""
+"""The statement gate, which decides whether a statement may run and determines what it reads."""

@@ -1,9 +1,9 @@
 """
-Rewrite what DataFusion understands and DuckDB does not: calls with other arguments, and syntax.
+Rewrites SQL that DataFusion supports and DuckDB does not: calls with other arguments, and syntax.
 
-This is tried only with a statement that DuckDB cannot run as it is written, so no other changes its meaning: the gate
-refuses it, or finds a call that `is_foreign`. The changed text is parsed and judged like any other. Functions that need
-no change of the text are macros (see `macros`).
+Only a statement that DuckDB cannot run as written is rewritten, so no other statement changes its meaning. Either the
+gate refuses such a statement, or it finds a call that `is_foreign`. The rewritten text is parsed and checked like any
+other. Functions that do not need rewriting are macros (see `macros`).
 """
 
 import re
@@ -13,16 +13,17 @@ from typing import Any, Final, NamedTuple
 
 from queryengine.gate.lexer import Kind, Scan, Token
 
-#: A replacement of the text from `start` to `end`, as positions.
+#: An edit: the start and end position of the text to replace, and the new text.
 _Edit = tuple[int, int, str]
 
 
 class _Call(NamedTuple):
     """
-    A call: `tokens[begin]` is its name and `tokens[close]` its last bracket.
+    A function call. `tokens[begin]` is the name, and `tokens[close]` is the closing bracket.
 
-    `arguments` are the index of the first token of each, and of the token after it. The commas and the end of each
-    bracket of the statement are `bounds`, by its beginning, and `words` are all words of the statement.
+    `arguments` contains, for each argument, the index of its first token and of the token after it. `bounds` contains,
+    by the index of each opening bracket in the statement, the indexes of its commas and of its closing bracket. `words`
+    are all words in the statement.
     """
 
     tokens: tuple[Token, ...]
@@ -33,22 +34,22 @@ class _Call(NamedTuple):
     arguments: list[tuple[int, int]]
 
     def word(self, index: int) -> str:
-        """The word at *index*, counted from the token after the call."""
+        """Return the word at *index*, counted from the token after the call."""
         index += self.close + 1
         return self.tokens[index].word if index < len(self.tokens) else ""
 
     def renamed(self, name: str) -> _Edit:
-        """The edit that gives the call another name."""
+        """Return the edit that renames the call."""
         token = self.tokens[self.begin]
         return token.start, token.end, name
 
     def without(self, argument: int) -> _Edit:
-        """The edit that removes an argument that is not the first."""
+        """Return the edit that removes an argument other than the first."""
         before, last = (self.tokens[self.arguments[index][1] - 1] for index in (argument - 1, argument))
         return before.end, last.end, ""
 
     def text_of(self, argument: int) -> str | None:
-        """The value of an argument that is one plain text; None if it is anything else."""
+        """Return the value of an argument that is a plain string literal; None for any other argument."""
         first, end = self.arguments[argument]
         text = self.tokens[first].text
         is_text = end == first + 1 and self.tokens[first].kind is Kind.STRING and text[0] == "'"
@@ -59,7 +60,7 @@ _Rule = Callable[[_Call], list[_Edit]]
 
 
 def rewritten(scan: Scan) -> str | None:
-    """Return the text of *scan* in DuckDB's terms; None if nothing in it is written for DataFusion."""
+    """Return the text of *scan* rewritten for DuckDB; None if there is nothing to rewrite."""
     tokens = scan.tokens
     if columns := _shown_columns(tokens):
         return columns
@@ -82,7 +83,7 @@ def rewritten(scan: Scan) -> str | None:
 
 
 def is_foreign(name: str, arguments: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whether a call of *name* (in lower case) with these *arguments* of a parse tree never succeeds in DuckDB."""
+    """Return whether a call of *name* (lower-case) with *arguments* of a parse tree can never succeed in DuckDB."""
     if name == "to_timestamp" and len(arguments) == 1:
         literal = arguments[0].get("expression", {}).get("literal", {})
         return literal.get("kind") == "STRING" and _DATE.match(literal["text"]) is not None
@@ -90,7 +91,7 @@ def is_foreign(name: str, arguments: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _bounds(tokens: tuple[Token, ...]) -> dict[int, list[int]]:
-    """Return, by the index of each opening bracket, those of the commas directly in it and of the closing one."""
+    """Return the indexes of the commas directly in each bracket and of its closing bracket, by opening bracket."""
     found: dict[int, list[int]] = {}
     outer: list[int] = []
     for index, token in enumerate(tokens):
@@ -105,7 +106,7 @@ def _bounds(tokens: tuple[Token, ...]) -> dict[int, list[int]]:
 
 
 def _edits(tokens: tuple[Token, ...], index: int) -> Iterator[_Edit]:
-    """Give the edits of syntax that begins at *index*."""
+    """Yield the edits for syntax that begins at *index*."""
     here = tokens[index]
     match [token.word or token.text for token in tokens[index : index + 3]]:
         case ["left", "semi" | "anti", "join"]:
@@ -139,7 +140,7 @@ def _named(name: str) -> _Rule:
 
 
 def _counted(names: Mapping[int, str]) -> _Rule:
-    """Rename a call by the number of its arguments."""
+    """Return a rule that renames a call depending on the number of its arguments."""
 
     def rule(call: _Call) -> list[_Edit]:
         name = names.get(len(call.arguments))
@@ -149,7 +150,7 @@ def _counted(names: Mapping[int, str]) -> _Rule:
 
 
 def _without_over(name: str) -> _Rule:
-    """Rename an aggregate that DuckDB has as a window function only."""
+    """Return a rule that renames an aggregate which DuckDB supports only as a window function."""
     return lambda call: [] if _is_window(call) else [call.renamed(name)]
 
 
@@ -162,7 +163,7 @@ def _is_window(call: _Call) -> bool:
 
 
 def _nth_value(call: _Call) -> list[_Edit]:
-    """`nth_value(x, 2 ORDER BY y)` becomes `list_extract(list(x ORDER BY y), 2)`."""
+    """Rewrite `nth_value(x, 2 ORDER BY y)` to `list_extract(list(x ORDER BY y), 2)`."""
     if len(call.arguments) < 2 or _is_window(call) or call.word(0) == "filter":
         return []
     number = call.tokens[call.arguments[1][0]]
@@ -181,7 +182,7 @@ def _approx_median(call: _Call) -> list[_Edit]:
 
 
 def _approx_percentile(call: _Call) -> list[_Edit]:
-    """`f(p, n) WITHIN GROUP (ORDER BY x)` becomes `df_percentile(p, x)`, and `f(x, p, n)` `approx_quantile(x, p)`."""
+    """Rewrite `f(p, n) WITHIN GROUP (ORDER BY x)` to `df_percentile(p, x)`, `f(x, p, n)` to `approx_quantile(x, p)`."""
     if [call.word(at) for at in range(2)] == ["within", "group"]:
         order = call.close + 4
         end = call.bounds.get(order - 1, [order])[-1]
@@ -198,7 +199,7 @@ def _approx_percentile(call: _Call) -> list[_Edit]:
 
 
 def _struct(call: _Call) -> list[_Edit]:
-    """`struct(x, y AS b)` becomes `struct_pack(c0 := x, b := y)`; `x::STRUCT(y INTEGER)` is a type."""
+    """Rewrite `struct(x, y AS b)` to `struct_pack(c0 := x, b := y)`, but not a type as in `x::STRUCT(y INTEGER)`."""
     before = call.tokens[call.begin - 1] if call.begin else None
     if before is not None and (before.text == ":" or before.name) and before.word not in _BEFORE_EXPRESSION:
         return []
@@ -213,7 +214,7 @@ def _struct(call: _Call) -> list[_Edit]:
 
 
 def _named_struct(call: _Call) -> list[_Edit]:
-    """`named_struct('a', x)` becomes `struct_pack("a" := x)`."""
+    """Rewrite `named_struct('a', x)` to `struct_pack("a" := x)`."""
     edits = [call.renamed("struct_pack")]
     for number in range(0, len(call.arguments) - 1, 2):
         name = call.text_of(number)
@@ -226,7 +227,7 @@ def _named_struct(call: _Call) -> list[_Edit]:
 
 
 def _cast(keyword: str) -> _Rule:
-    """`arrow_cast(x, 'Int8')` becomes `CAST(x AS TINYINT)`."""
+    """Return a rule that rewrites `arrow_cast(x, 'Int8')` to `CAST(x AS TINYINT)`."""
 
     def rule(call: _Call) -> list[_Edit]:
         written = call.text_of(1) if len(call.arguments) == 2 else None
@@ -243,7 +244,7 @@ def _sql_type(arrow_type: str) -> str | None:
     if match := _DECIMAL.fullmatch(arrow_type):
         return f"DECIMAL({match[1]}, {match[2]})"
     if match := _TIMESTAMP.fullmatch(arrow_type):
-        # DataFusion reads a text without a zone in that of the type: only UTC is the same here.
+        # DataFusion reads a string without a zone in the type's zone. Only UTC has the same meaning in DuckDB.
         if match[2]:
             return "TIMESTAMPTZ" if match[2].strip('Some(")') in ("UTC", "+00:00") else None
         return _TIMESTAMPS.get(match[1].lower())
@@ -251,10 +252,10 @@ def _sql_type(arrow_type: str) -> str | None:
 
 
 def _to_timestamp(call: _Call) -> list[_Edit]:
-    """Rename a call for a text: DuckDB's function takes a number."""
+    """Rename a call with a string, because DuckDB's function accepts a number."""
     if len(call.arguments) > 1:
         return [call.renamed("df_to_timestamp")]
-    text = call.text_of(0) if call.arguments and "try" not in call.words else None  # TRY makes NULL of DuckDB's error.
+    text = call.text_of(0) if call.arguments and "try" not in call.words else None  # TRY turns an error into NULL.
     return [call.renamed("df_to_timestamp")] if text and _DATE.match(text) else []
 
 
@@ -292,7 +293,7 @@ _TYPES: Final = {
     for arrow in names.split()
 }
 
-#: An expression may follow these words.
+#: Words that an expression may follow.
 _BEFORE_EXPRESSION: Final = frozenset(
     {
         *("select", "distinct", "all", "where", "and", "or", "not", "by", "having", "on", "in", "between", "like"),
@@ -300,10 +301,10 @@ _BEFORE_EXPRESSION: Final = frozenset(
     }
 )
 
-#: DuckDB knows these with OVER only.
+#: Functions that DuckDB supports only with OVER.
 _NEED_OVER: Final = frozenset({"first_value", "last_value", "nth_value"})
 
-#: Functions of both engines, with the numbers of arguments that only DataFusion takes, and the macro for each.
+#: Functions of both engines, with the argument counts that only DataFusion supports, and the macro for each count.
 _OTHER_ARGUMENTS: Final[Mapping[str, Mapping[int, str]]] = {
     "array_position": {3: "df_array_position"},
     "array_to_string": {3: "array_join"},
@@ -339,5 +340,5 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "var_sample": _named("var_samp"),
 }
 
-#: The functions whose calls may be rewritten. Some of them are DuckDB's too, with other arguments.
+#: The functions whose calls may be rewritten. DuckDB also has some of them, with other arguments.
 REWRITTEN: Final = _RULES.keys()

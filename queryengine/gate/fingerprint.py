@@ -1,23 +1,25 @@
 """
-The forms of a statement under which verdicts and results are cached, and statistics are kept.
+The forms of a statement by which gate decisions and results are cached and statistics are kept.
 
-**Query fingerprints.** The gate judges statements with the same fingerprint alike, as they differ only in numeric
-values. `fingerprint` replaces each number that is only a value. Everything else stays as written, including white
-space, comments, strings and other numbers. So two statements have the same fingerprint only if DuckDB's parser makes
-the same tree of both, up to the values of constants, which the gate ignores.
+**Query fingerprints.** The gate makes the same decision for statements with the same fingerprint, because they differ
+only in numeric values. `fingerprint` replaces each number that is only a value. Everything else stays as written,
+including white space, comments, strings and other numbers. Two statements therefore have the same fingerprint only if
+DuckDB's parser builds the same tree for both, except for the values of constants, which the gate ignores.
 
-A number may be more than a value: the number of a parameter (`$1`) or column (`#1`), a modifier of a type
-(`DECIMAL(18, 3)`, `TIMESTAMP(3)`), the length of an array (`INTEGER[3]`), a percentage (`10%`, `SAMPLE 10`), a part of
-an interval. So a number is replaced only where the tokens before and after it, and before every bracket around it, show
-that it is a value; the lists of these tokens contain only reserved words and single signs.
+A number may be more than a value: the number of a parameter (`$1`) or column (`#1`), a type modifier
+(`DECIMAL(18, 3)`, `TIMESTAMP(3)`), an array length (`INTEGER[3]`), a percentage (`10%`, `SAMPLE 10`) or part of an
+interval. Therefore a number is replaced only if the tokens before and after it, and before every bracket around it,
+show that it is a value. The lists of these tokens contain only reserved words and single-character signs.
 
-**Normal form.** A result is cached under it: it ignores the differences that parsers ignore. White space and comments
-between two tokens become one space; those around the statement, and the semicolons after it, are removed. The text
-between two string literals stays: with a line break there, the parser joins them to one. A parameter `:name` is
-`$name`. Nothing else changes: no case, no name, no literal, and no space is added.
+**Normal form.** Results are cached by normal form, which ignores the same differences as parsers. White space and
+comments between two tokens become one space. White space and comments around the statement, and trailing semicolons,
+are removed. The text between two string literals is kept, because the parser joins the literals if there is a line
+break between them. A parameter `:name` becomes `$name`. Nothing else changes: case, names and literals stay as written,
+and no space is added.
 
-**Digest.** Statistics are kept under it. Statements that differ only in the values of literals, in how many literals a
-list has, in white space, comments and the case of words have the same digest. It does not reveal a literal.
+**Digest.** Statistics are kept by digest. Statements have the same digest if they differ only in the values of
+literals, in the number of literals in a list, in white space, in comments or in the case of words. A digest does not
+reveal literals.
 """
 
 import hashlib
@@ -29,29 +31,29 @@ from queryengine.errors import SqlSyntaxError
 from queryengine.gate.lexer import Kind, Scan, lower, scan
 from queryengine.gate.named_parameters import with_dollar_names
 
-#: The numbers that are replaced: of up to 9 digits (an INTEGER), of up to 18 (a BIGINT), with a fraction (a DECIMAL).
-#: The mark of a number is NUL, which a statement cannot contain, and the name of its group.
+#: The numbers that are replaced: up to 9 digits (an INTEGER), up to 18 digits (a BIGINT), with a fraction (a DECIMAL).
+#: The replacement is NUL, which a statement cannot contain, followed by the name of the regex group.
 _VALUE: Final = re.compile(
     r"(?P<i>[1-9][0-9]{0,8}) | (?P<l>[1-9][0-9]{9,17}) | (?P<d>(?:0|[1-9][0-9]{0,8})\.[0-9]{1,9})", re.VERBOSE
 )
 
 _SIGNS: Final = frozenset("=<>+-*/|")
 
-#: A number after one of these is a value; so are the numbers in a bracket after one.
+#: A number after one of these tokens is a value, and so are the numbers in a bracket after one of them.
 _BEFORE: Final = _SIGNS | {",", "(", "select", "distinct", "where", "and", "or", "not", "on", "having", "in"}
 _BEFORE_NUMBER: Final = _BEFORE | {"between", "case", "when", "then", "else", "by", "limit", "offset"}
 _BEFORE_BRACKET: Final = _BEFORE | {"from", "values", "as", "union", "except", "intersect", "all"}
 
-#: A number that is a value is followed by one of these, or by nothing.
+#: A number that is a value is followed by one of these tokens, or by nothing.
 _AFTER: Final = _SIGNS | {
     *(",", ")", "and", "or", "as", "when", "then", "else", "end", "from", "where", "group", "having", "qualify"),
     *("order", "asc", "desc", "limit", "offset", "union", "except", "intersect"),
 }
 
-#: An approximate expression for a text.
+#: An approximate pattern of a string literal.
 _TEXT: Final = re.compile(r"'[^']*+'")
 
-#: Longer texts are their own normal form: the calling process also answers other requests.
+#: Longer statements are their own normal form, because the calling process also serves other requests.
 _SCANNED_CHARACTERS: Final = 4096
 _CACHED: Final = 512
 
@@ -62,7 +64,7 @@ _DIGEST_BYTES: Final = 8
 
 
 def fingerprint(statement: Scan) -> str:
-    """Return the text of *statement* with each number that is only a value replaced by a mark of its type."""
+    """Return the text of *statement*, with each number that is only a value replaced by a marker for its type."""
     text, spans = statement.text, statement.spans
     last = len(spans) - 1
     pieces: list[str] = []
@@ -89,35 +91,36 @@ def fingerprint(statement: Scan) -> str:
 
 def pattern(marked: str) -> str:
     """
-    Return the fingerprint *marked* without its texts. Statements that differ only in values usually have one pattern.
+    Return the fingerprint *marked* without its string literals.
 
-    This is a guess: good enough to choose a faster way, not to judge.
+    Statements that differ only in values usually have the same pattern. This is a heuristic that is good enough to
+    choose a faster method, but not for gate decisions.
     """
     return _TEXT.sub("\0t", marked) if "'" in marked else marked
 
 
 def digest(statement: Scan) -> str:
-    """Return what statements like *statement* have in common, as 16 hexadecimal digits."""
+    """Return the digest of *statement*, 16 hexadecimal digits."""
     text = statement.text
     words: list[str] = []
     for kind, start, end, _ in statement.spans[: statement.size_without_end]:
         if kind not in {_STRING, _NUMBER}:
             words.append(text[start:end] if kind == _IDENTIFIER else lower(text[start:end]))
         elif words[-2:] == ["0", ","]:
-            words.pop()  # one more literal of a list
+            words.pop()  # another literal in a list
         else:
             words.append("0")
     return hashlib.blake2b(" ".join(words).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _stands_in(statement: Scan, index: int, words: frozenset[str]) -> bool:
-    """Say whether the token at *index* is one of *words*. A quoted name is not: its text includes its quotes."""
+    """Return whether the token at *index* is one of *words*. A quoted name is not: its text includes its quotes."""
     _, start, end, _ = statement.spans[index]
     return lower(statement.text[start:end]) in words
 
 
 def normal_form(sql: str) -> str:
-    """Return the normal form of *sql*; a text that is too long or cannot be scanned is returned unchanged."""
+    """Return the normal form of *sql*. SQL that is too long or cannot be scanned is returned unchanged."""
     return _normal_form(sql) if len(sql) <= _SCANNED_CHARACTERS else sql
 
 

@@ -1,7 +1,7 @@
 """
-The functions that a statement may call: the judgements of `function_list.txt`, looked up by name and position.
+The functions that a statement may call, as listed in `function_list.txt` by name and position.
 
-The list is an allowlist. A function that is not in it does not exist for a caller, even if the engine has it.
+The list is an allowlist. For callers, a function that is not listed does not exist, even if the engine has it.
 """
 
 import difflib
@@ -16,14 +16,14 @@ from queryengine.gate.macros import INTERNAL, macros
 
 
 class Place(Enum):
-    """The position of a call, and the kinds of function (in DuckDB's terms) that are possible there."""
+    """The position of a call, and the kinds of functions (in DuckDB's terms) that are possible there."""
 
     EXPRESSION = ("scalar", "aggregate", "macro", "window")
     WINDOW = ("window", "aggregate")
     TABLE = ("table", "table_macro")
 
 
-#: Names without brackets that the binder takes for a call if no such column exists.
+#: Names without parentheses that the binder treats as a call if no such column exists.
 CALLED_BY_NAME = frozenset(
     {
         *("current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp"),
@@ -31,9 +31,9 @@ CALLED_BY_NAME = frozenset(
     }
 )
 
-#: The allowed functions whose result does not depend on their arguments alone: time, random numbers, session state.
-#: DuckDB does not mark all of them: not `age`, whose second argument defaults to today, not the table of time zones,
-#: and not `timezone` (AT TIME ZONE), which shifts a TIMETZ by today's offset; the gate knows no argument types.
+#: The allowed functions whose result does not depend only on their arguments: time, random numbers, session state.
+#: DuckDB does not mark all of them. It does not mark `age`, whose second argument defaults to today, the table of time
+#: zones, or `timezone` (AT TIME ZONE), which shifts a TIMETZ by today's offset. The gate does not know argument types.
 NONDETERMINISTIC = CALLED_BY_NAME | {
     *("age", "ago", "get_current_time", "get_current_timestamp", "now", "today", "transaction_timestamp"),
     *("current_localtime", "current_localtimestamp", "pg_timezone_names", "timezone"),
@@ -45,23 +45,23 @@ NONDETERMINISTIC = CALLED_BY_NAME | {
 @cache
 def judgements() -> Mapping[str, Mapping[str, str | None]]:
     """
-    Return, by name in lower case and then by kind, None if a function is allowed, otherwise the reason why it is not.
+    Return, by lower-case name and kind, None if a function is allowed, or the reason why it is not allowed.
 
     Raises:
-        ValueError: `function_list.txt` does not have its format.
+        ValueError: `function_list.txt` is malformed.
     """
     found = read_judgements("queryengine.gate")
-    # A function call to the parser, but not a function of DuckDB: the binder expands `unnest` in a select list.
+    # The parser sees a function call, but DuckDB has no such function. The binder expands `unnest` in a select list.
     found["unnest"]["scalar"] = None
     return found
 
 
 def read_judgements(package: str) -> dict[str, dict[str, str | None]]:
     """
-    Return the judgements of the `function_list.txt` of *package*, as `judgements` does.
+    Return the content of `function_list.txt` in *package*, in the form of `judgements`.
 
     Raises:
-        ValueError: The file does not have its format.
+        ValueError: The file is malformed.
     """
     found: dict[str, dict[str, str | None]] = {}
     reason: str | None = None
@@ -84,18 +84,18 @@ def check(name: str, place: Place, *, with_macros: bool = False) -> None:
     """
     Check that the function *name* (lower-case, without its schema) may be called at *place*.
 
-    *with_macros* says whether the session has the macros of `macros.macros()`.
+    With *with_macros*, the session has the macros of `macros.macros()`.
 
     Raises:
-        StatementNotAllowedError: It is refused.
-        SqlError: It does not exist.
+        StatementNotAllowedError: The function is refused.
+        SqlError: The function does not exist, or is not possible at *place*.
     """
     if with_macros and name in macros():
         if place is not Place.EXPRESSION:
             raise SqlError(f"Function '{name}' {_MISPLACED[place]}.")
         return
     if name not in judgements():
-        if with_macros and name in datafusion.REWRITTEN:  # To look for close names would take longer than all else.
+        if with_macros and name in datafusion.REWRITTEN:  # Looking for similar names would be slow.
             raise SqlError(f"Function '{name}' does not take these arguments.")
         possible = [known for known in judgements() if _is_allowed(known, place)]
         if with_macros and place is Place.EXPRESSION:
@@ -110,7 +110,7 @@ def check(name: str, place: Place, *, with_macros: bool = False) -> None:
 
 
 def refusal(name: str, kinds: Container[str] | None = None) -> str | None:
-    """Return the reason why a function *name* (lower-case), of any kind or of *kinds*, is refused; None if none is."""
+    """Return why a function *name* (lower-case) of any kind, or of *kinds*, is refused; None if it is not refused."""
     judged = judgements().get(name, {})
     return next((reason for kind, reason in judged.items() if reason and (kinds is None or kind in kinds)), None)
 

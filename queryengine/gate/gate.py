@@ -1,9 +1,9 @@
 """
-Decide whether a statement may run, before an engine with data sees it.
+Decides whether a statement may run, before an engine with data sees it.
 
-The lexer checks its size and nesting first. Then DuckDB's own parser, in a private, empty, locked instance, builds its
-tree, which is checked against an allowlist (`parse_tree`, `functions`). `docs/sql.md` lists the allowed statements;
-`docs/internals/decisions/0004-statement-gate.md` has the reasons.
+First the lexer checks the size and nesting of the statement. Then DuckDB's own parser, in a private, empty, locked
+instance, builds a parse tree, which is checked against an allowlist (`parse_tree`, `functions`). `docs/sql.md` lists
+the allowed statements. `docs/internals/decisions/0004-statement-gate.md` explains the reasons.
 """
 
 import threading
@@ -32,17 +32,17 @@ from queryengine.gate.macros import macros
 from queryengine.gate.named_parameters import with_dollar_names
 from queryengine.gate.parse_tree import Reading, catalog_schema, decode
 
-#: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached: `_CACHED` by text, and the same number by
+#: Decisions on statements of up to `_CACHED_CHARACTERS` are cached: `_CACHED` of them by text, and as many by
 #: fingerprint.
 _CACHED_CHARACTERS: Final = 4096
 _CACHED: Final = 512
 
-#: A message of the parser is cut off after this many characters: it may quote the whole statement.
+#: The maximum length of a parser message, in characters. A message may quote the whole statement.
 _MESSAGE_CHARACTERS: Final = 300
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 1,
-    "async_threads": 1,  # no file is read; DuckDB's default is eight
+    "async_threads": 1,  # No files are read. DuckDB's default is eight.
     "enable_external_access": False,
     "python_enable_replacements": False,
     "autoinstall_known_extensions": False,
@@ -69,34 +69,34 @@ _WRITES: Final = ("insert", "update", "delete", "merge")
 
 class Gate:
     """
-    Judges statements. Thread-safe. Holds no data.
+    Decides whether statements may run. Thread-safe. Contains no data.
 
-    With *datafusion_sql*, statements may use the macros of `macros` and what `datafusion` rewrites. Without
-    *variant_casts*, they may not cast to VARIANT: a deeply nested value ends the process that runs the statement.
+    With *datafusion_sql*, statements may use the macros of `macros` and the SQL that `datafusion` rewrites. Without
+    *variant_casts*, they may not cast to VARIANT, because a deeply nested value would crash the process that runs them.
     """
 
     def __init__(self, *, datafusion_sql: bool = True, variant_casts: bool = True) -> None:
         self._datafusion_sql = datafusion_sql
         self._variant_casts = variant_casts
         if datafusion_sql:
-            macros()  # which takes some milliseconds: not in a statement
+            macros()  # takes some milliseconds, so do it before the first statement
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
         self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
         (self._parse_call,) = self._connection.extract_statements(_PARSE)
         self._of_thread = threading.local()
         self._cached: Callable[[str, frozenset[str], str], GatedStatement] = lru_cache(_CACHED)(self._admit)
-        #: Verdicts by the fingerprint of a statement, its relations and its catalog.
+        #: Decisions by the fingerprint, relations and catalog of a statement.
         self._verdicts: BoundedDict[tuple[str, frozenset[str], str], GatedStatement] = BoundedDict(_CACHED)
 
     def close(self) -> None:
-        """Close the parser; `admit` then raises `EngineUnavailableError` for statements without a cached verdict."""
+        """Close the parser. `admit` then raises `EngineUnavailableError` for statements without a cached decision."""
         self._connection.close()
 
     def admit(self, sql: str, relations: frozenset[str], catalog: str = "") -> GatedStatement:
         """
-        Judge *sql*, which may read *relations* (names of datasets and views in lower case).
+        Check *sql*, which may read *relations* (lower-case names of datasets and views).
 
-        It runs in the database `runtime`, or in another *catalog* that stands for it.
+        The statement runs in the database `runtime`, or in another *catalog* in place of `runtime`.
 
         Raises:
             EmptyStatementError: *sql* has only white space, comments and semicolons.
@@ -124,7 +124,7 @@ class Gate:
         if known := self._verdicts.get((key, relations, catalog)):
             return replace(known, sql=whole.text, lines_before=before.count("\n"))
         statement = replace(self._judge(whole, relations, catalog, before), digest=digest(whole))
-        # Cache the verdict only if the text runs unchanged: a rewritten text contains numbers of its own.
+        # Cache the decision only if the text runs unchanged, because a rewritten text contains its own numbers.
         if statement.kind == "select" and statement.sql == whole.text:
             statement = replace(statement, pattern=pattern(key))
             self._verdicts[key, relations, catalog] = statement
@@ -140,7 +140,7 @@ class Gate:
             raise StatementNotAllowedError(
                 "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
             )
-        # The explained statement begins on a line of its own, so an error shows that line as its author wrote it.
+        # The explained statement begins on its own line, so an error shows that line as its author wrote it.
         return replace(
             statement,
             sql=f"{prefix}\n{statement.sql}",
@@ -150,7 +150,7 @@ class Gate:
         )
 
     def _judge(self, statement: Scan, relations: frozenset[str], catalog: str, before: str) -> GatedStatement:
-        """Judge *statement*, as DuckDB would write it; *before* is the text before it, for the lines of errors."""
+        """Check *statement*, rewritten for DuckDB if needed. *before* is the text before it, for line numbers."""
         try:
             gated, is_foreign = self._judge_as_written(statement, relations, catalog, before)
         except StatementError as error:
@@ -159,17 +159,17 @@ class Gate:
                 raise
             try:
                 return self._judge_as_written(scan(text), relations, catalog, before)[0]
-            except SqlSyntaxError as changed:  # of the change, if the statement itself can be parsed
+            except SqlSyntaxError as changed:  # It counts only if the original cannot be parsed.
                 raise (changed if isinstance(error, SqlSyntaxError) else error) from None
         if is_foreign and (text := datafusion.rewritten(statement)) is not None:
-            with suppress(StatementError):  # Otherwise DuckDB says what is wrong with the statement as it is written.
+            with suppress(StatementError):  # Otherwise DuckDB reports what is wrong with the original statement.
                 return self._judge_as_written(scan(text), relations, catalog, before)[0]
         return gated
 
     def _judge_as_written(
         self, statement: Scan, relations: frozenset[str], catalog: str, before: str
     ) -> tuple[GatedStatement, bool]:
-        """Return the judgement, and whether DuckDB has no function for a call in *statement*."""
+        """Return the gated statement, and whether it contains a call that DuckDB has no function for."""
         if catalog:
             statement = scan(rewriting.without_database(statement, relations))
         kind, tree = self._tree(statement, before)
@@ -216,13 +216,13 @@ class Gate:
         raise _not_a_query(statement)
 
     def _parse_pivot(self, statement: Scan, before: str) -> dict[str, Any]:
-        """Parse a statement with a PIVOT whose columns depend on the data, for which DuckDB gives no tree."""
+        """Parse a statement with a PIVOT whose columns depend on the data. DuckDB returns no tree for it."""
         for token, following in zip(statement.tokens, statement.tokens[1:], strict=False):
-            # The tree is that of a rewritten text; the text that runs must not call a refused function either.
+            # The tree is built from a rewritten text, but the text that runs must not call a refused function either.
             if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
                 raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
         if rewriting.has_nested_with(statement):
-            # The parser drops one of two definitions of a name from the tree, not from the query for the columns.
+            # If a name is defined twice, the parser drops one definition from the tree, but not from the column query.
             raise StatementNotAllowedError(
                 "Beside a PIVOT that finds its own columns, WITH a AS (...) (WITH b AS (...) ...) is not allowed: "
                 "write WITH a AS (...), b AS (...) ..."
@@ -240,7 +240,7 @@ class Gate:
         raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
 
     def _with_windows(self, statement: Scan) -> dict[str, Any] | None:
-        """Return the tree of *statement* including the windows that it does not use; None if it names no window."""
+        """Return the tree of *statement* including windows that it does not use; None if it names no windows."""
         if not rewriting.has_windows(statement):
             return None
         return self._parse(scan(rewriting.with_windows_used(statement)), "")
@@ -260,7 +260,7 @@ class Gate:
         return tree
 
     def _serialized(self, text: str) -> str:
-        """Return the parser's tree of *text*. A thread keeps its cursor, except after a long text: it takes memory."""
+        """Return the parser's tree of *text*. Each thread keeps a cursor, but not for long texts, to save memory."""
         cursor: duckdb.DuckDBPyConnection | None = None
         if is_short := len(text) <= _CACHED_CHARACTERS:
             cursor = getattr(self._of_thread, "cursor", None)
@@ -268,13 +268,13 @@ class Gate:
             cursor = self._connection.cursor()
             if is_short:
                 self._of_thread.cursor = cursor
-        # `execute` releases the GIL; `extract_statements` of the text would hold it.
+        # `execute` releases the GIL. `extract_statements` of the text would hold the GIL.
         ((answer,),) = cursor.execute(self._parse_call, [text]).fetchall()
         return str(answer)
 
 
 def _one_statement(found: Scan) -> tuple[str, Scan]:
-    """Return the text before the only statement, and the statement without semicolons, comments and space around it."""
+    """Return the text before the only statement, and the statement without semicolons and comments around it."""
     count = found.size_without_end
     if count == 0:
         raise EmptyStatementError
@@ -323,7 +323,7 @@ def _split_at_commas(tokens: tuple[Token, ...]) -> list[list[Token]]:
 
 
 def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
-    """Raise the parser's error, unless the text was parsed and merely has no tree."""
+    """Raise the parser's error, unless the text was parsed and only has no tree."""
     message = " ".join(str(answer["error_message"]).split())
     if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
         return

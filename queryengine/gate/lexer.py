@@ -1,11 +1,12 @@
 """
-Split SQL text into tokens, in linear time, before the engine's parser sees it.
+Splits SQL text into tokens, in linear time, before the engine's parser sees it.
 
-A statement of a few kilobytes can make the parser run for minutes, use gigabytes or overflow the stack, and nothing
-interrupts it (`docs/internals/decisions/0004-statement-gate.md` has the measurements). So `scan` estimates the cost of
-parsing a statement first, and refuses a statement that would take more than about a second.
+A statement of a few kilobytes can make the parser run for minutes, use gigabytes of memory or overflow the stack, and
+the parser cannot be interrupted (`docs/internals/decisions/0004-statement-gate.md` has measurements). Therefore `scan`
+first estimates the cost of parsing a statement, and refuses a statement that would take more than about a second.
 
-It splits text as DuckDB's own tokenizer does: a test compares the two. Where the engine is lenient, this is strict.
+The lexer splits text in the same way as DuckDB's own tokenizer, and a test compares the two. If the engine is lenient,
+the lexer is strict.
 """
 
 import re
@@ -19,48 +20,49 @@ MAX_TOKENS: Final = 50_000
 MAX_NESTING: Final = 200
 MAX_PREFIX_RUN: Final = 200
 
-#: The engine reads an integer with many digits in quadratic time: 400,000 take 2.4 seconds.
+#: The engine reads an integer with many digits in quadratic time. 400,000 digits take 2.4 seconds.
 MAX_NUMBER_CHARACTERS: Final = 1_000
 
-#: In the GROUP BY clauses of a statement. The parser takes quadratic time for them (12,000 take 6 seconds), and ROLLUP
-#: of 4,000 has a tree of 38 MB.
+#: The maximum number of expressions in the GROUP BY clauses of a statement. The parser takes quadratic time for them
+#: (12,000 take 6 seconds), and the tree of a ROLLUP of 4,000 has 38 MB.
 MAX_GROUPS: Final = 1_000
 
-#: In tokens. A token counts as often as the parser may read it; 500,000 take about half a second and 250 MiB.
+#: The maximum work in tokens. Each token counts as often as the parser may read it. 500,000 tokens take about half a
+#: second and 250 MiB.
 MAX_WORK: Final = 500_000
 
-#: How often the parser may read the body of a common table expression again after a syntax error in it.
+#: The number of times that the parser may read the body of a common table expression after a syntax error in the body.
 _READS_PER_BODY: Final = 6
 
 
-#: The group of the opening of a text in dollar quotes, which becomes a `Kind.STRING`.
+#: The group for the opening quote of a dollar-quoted string, which becomes a `Kind.STRING`.
 _TAG: Final = 10
 
 
 class Kind(IntEnum):
-    """What a token is. The values are the numbers of the groups of `_TOKEN`; words come before brackets."""
+    """The kind of a token. The values are the group numbers in `_TOKEN`. Words come before brackets."""
 
     STRING = 1
     IDENTIFIER = 2  # quoted, with double quotes or back-ticks
     BODY = 3  # AS or MATERIALIZED: precedes the body of a common table expression
     PREFIX = 4  # a word that, like an operator, may be repeated without limit
-    WORD = 5  # any other keyword or identifier without quotes
+    WORD = 5  # any other keyword, or an unquoted identifier
     NUMBER = 6
     OPENING = 7  # a bracket
     CLOSING = 8
     PUNCTUATION = 9  # comma, semicolon or dot
     STRAY = 11  # an unclosed quote or comment, a comment in a comment, or a number without a space after it
-    OPERATOR = 12  # one character of an operator, so that a long operator counts as many
+    OPERATOR = 12  # one character of an operator, so that a long operator counts as several
 
 
-#: DuckDB treats these as spaces between tokens. Inside literals they stay what they are.
+#: Characters that DuckDB treats as spaces between tokens. Inside literals they stay unchanged.
 _UNICODE_SPACES: Final = "\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff"
 _NOT_IN_WORDS: Final = rf"\t-\r\x20!-\x23%-/:-@\[-^`{{-~{_UNICODE_SPACES}"
 _START: Final = rf"[^{_NOT_IN_WORDS}$0-9]"
 _REST: Final = rf"[^{_NOT_IN_WORDS}]"
 _DIGITS: Final = r"[0-9]++(?:_[0-9]++)*+"
 
-#: Every match begins where the previous one ended: the last alternative matches any character.
+#: Every match begins where the previous one ended, because the last alternative matches any character.
 _TOKEN: Final = re.compile(
     rf"""
     (?: [\t-\r\x20{_UNICODE_SPACES}]++ | --[^\n\r]*+ | /\*[^*/]*+(?:(?:\*(?!/)|/(?!\*))[^*/]*+)*+\*/ )*+
@@ -97,22 +99,22 @@ _WORDS: Final = frozenset({Kind.BODY, Kind.PREFIX, Kind.WORD})
 
 
 class Token(NamedTuple):
-    """One token that is not a comment; `start` and `end` count characters of `Scan.text`."""
+    """A token that is not a comment. `start` and `end` are character positions in `Scan.text`."""
 
     kind: Kind
     text: str
     start: int
     end: int
-    depth: int  # of brackets around it; an opening and its closing bracket have the same
+    depth: int  # number of enclosing brackets; the same for an opening bracket and its closing bracket
 
     @property
     def word(self) -> str:
-        """The keyword that this may be, in lower case; empty if it is not a word, or is quoted."""
+        """The token as a possible keyword, in lower case; empty if it is not a word or is quoted."""
         return lower(self.text) if self.kind in _WORDS else ""
 
     @property
     def name(self) -> str | None:
-        """The name of this as an identifier, in lower case; None if it cannot be an identifier."""
+        """The token as an identifier, in lower case; None if it cannot be an identifier."""
         if self.kind is Kind.IDENTIFIER:
             quote = self.text[0]
             return lower(self.text[1:-1].replace(quote * 2, quote))
@@ -120,7 +122,7 @@ class Token(NamedTuple):
 
 
 class Scan:
-    """A statement as tokens. In `text`, the Unicode spaces between tokens have become plain ones."""
+    """A statement as tokens. In `text`, Unicode spaces between tokens are replaced by plain spaces."""
 
     def __init__(self, text: str, spans: list[tuple[int, int, int, int]], separators: list[int]) -> None:
         self.text = text
@@ -130,7 +132,7 @@ class Scan:
 
     @property
     def size_without_end(self) -> int:
-        """The number of tokens before the semicolons at the end."""
+        """The number of tokens before trailing semicolons."""
         size = self.size
         for semicolon in reversed(self.separators):
             if semicolon != size - 1:
@@ -149,9 +151,9 @@ class Scan:
 
     def head(self, size: int) -> "Scan":
         """
-        Return the first *size* tokens as `scan` gives them for their text alone.
+        Return the first *size* tokens, as `scan` would return them for their text alone.
 
-        *size* is at least 1, and no semicolon is among them.
+        *size* is at least 1, and there must be no semicolon among the tokens.
         """
         begin, end = self.spans[0][1], self.spans[size - 1][2]
         if begin == 0 and end == len(self.text):
@@ -166,7 +168,7 @@ _TO_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)
 
 
 def lower(name: str) -> str:
-    """Fold as DuckDB compares names: the letters A to Z only (`str.lower` would make a `k` of the Kelvin sign)."""
+    """Fold case as DuckDB does for names: only the letters A to Z. `str.lower` would convert the Kelvin sign to `k`."""
     return name.lower() if name.isascii() else name.translate(_TO_LOWER)
 
 
@@ -186,7 +188,7 @@ def scan(sql: str) -> Scan:
     Split *sql* into tokens.
 
     Raises:
-        SqlSyntaxError: It cannot be encoded, a literal, comment or bracket is not closed, or it exceeds a limit.
+        SqlSyntaxError: *sql* cannot be encoded, exceeds a limit, or has an unclosed literal, comment or bracket.
     """
     check_text(sql)
     if "\0" in sql:
@@ -199,7 +201,7 @@ def scan(sql: str) -> Scan:
 
 
 def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # noqa: C901, PLR0912, PLR0915 - see below
-    # One pass over plain integers, inlined: a call or an enum for each token would double the time.
+    # One inlined pass over plain integers, because a call or an enum for each token would double the time.
     prefix, number, opening, closing, punctuation, body, stray, operator = _COMPARED
     tag = _TAG
     spans: list[tuple[int, int, int, int]] = []
@@ -259,7 +261,7 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
 
 
 def check_number(characters: int) -> None:
-    """Raise SqlSyntaxError if a number with so many *characters* is too long."""
+    """Raise SqlSyntaxError if a number with this many *characters* is too long."""
     if characters > MAX_NUMBER_CHARACTERS:
         raise SqlSyntaxError(
             f"A number in the statement is too long: {MAX_NUMBER_CHARACTERS:,} characters at most. Write a longer one "
@@ -302,7 +304,7 @@ _AFTER_GROUPS: Final = frozenset(
 
 
 def _check_groups(found: Scan) -> None:
-    """Refuse more than `MAX_GROUPS` expressions in GROUP BY clauses, those in a ROLLUP included."""
+    """Refuse more than `MAX_GROUPS` expressions in GROUP BY clauses, including those in a ROLLUP."""
     groups = 0
     clauses: list[int] = []  # the depths of the lists around the token
     tokens = [Token(Kind.PUNCTUATION, "", 0, 0, 0)] * 2

@@ -1,7 +1,8 @@
 """
-The functions of DataFusion that a session defines as macros: the definitions of `datafusion_macros.sql`.
+The DataFusion functions that a session defines as macros, from the definitions in `datafusion_macros.sql`.
 
-The gate judges a call of a macro by its name. Tests pass the bodies through the gate: they call only what a caller may.
+The gate checks a macro call by its name. Tests pass the bodies through the gate to ensure that they call only functions
+that callers may use.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,20 +14,20 @@ from typing import Final
 
 from queryengine.gate.lexer import Kind, Token, scan
 
-#: The names that only macros and rewritten statements use begin with this.
+#: The prefix of names that only macros and rewritten statements use.
 INTERNAL: Final = "df_"
 
-#: The macros of DuckDB that these call, and how often each repeats an argument.
+#: The DuckDB macros that our macros call, and how often each repeats an argument.
 _COPIES: Final[Mapping[str, int]] = {"array_to_string": 2, "array_pop_back": 2, "nullif": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Macro:
     """
-    A macro as it is written after CREATE MACRO.
+    A macro, with the `definition` to write after CREATE MACRO.
 
-    `calls` are the macros that it calls. In what the engine plans, an argument of it occurs up to `copies` times, and
-    the rest has about `size` nodes.
+    `calls` are the macros that it calls. In the engine's plan, an argument of the macro occurs up to `copies` times,
+    and the rest has about `size` nodes.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Macro:
 
 @cache
 def macros() -> Mapping[str, Macro]:
-    """Return the macros by name, each after those that it calls."""
+    """Return the macros by name. Each macro comes after those that it calls."""
     found: dict[str, Macro] = {}
     whole = scan(files("queryengine.gate").joinpath("datafusion_macros.sql").read_text(encoding="utf-8"))
     for before, end in pairwise([-1, *whole.separators]):
@@ -55,12 +56,12 @@ def macros() -> Mapping[str, Macro]:
 
 
 def called_in(*statements: str) -> tuple[Macro, ...]:
-    """Return what is `needed` by *statements*, which the gate has admitted. There may be too many."""
+    """Return the macros `needed` by *statements*, which the gate has admitted. The result may include unused macros."""
     return needed({token.name for sql in statements for token in scan(sql).tokens if token.name})
 
 
 def needed(names: Iterable[str]) -> tuple[Macro, ...]:
-    """Return the macros among *names* and those that they call, each after those that it calls."""
+    """Return the macros among *names* and those that they call. Each macro comes after those that it calls."""
     chosen: set[str] = set()
     for macro in reversed([*macros().values()]):
         if macro.name in names or macro.name in chosen:
@@ -70,7 +71,7 @@ def needed(names: Iterable[str]) -> tuple[Macro, ...]:
 
 def _weight(tokens: tuple[Token, ...], earlier: Mapping[str, Macro]) -> tuple[int, int]:
     """
-    Return `copies` and `size` of the form of a definition that has most.
+    Return the maximum `copies` and `size` over all forms of a definition.
 
     An argument of another macro counts as often as that macro repeats it.
     """
@@ -90,7 +91,7 @@ def _weight(tokens: tuple[Token, ...], earlier: Mapping[str, Macro]) -> tuple[in
             is_list = is_list and token.depth > 0
         elif is_list:
             arguments |= {} if token.text == "," else {token.text: 0}
-        elif token.word == "lambda":  # The planner looks at what is inside twice.
+        elif token.word == "lambda":  # The planner processes the inside twice.
             repeats[-1] *= 2
         elif token.text in arguments:
             arguments[token.text] += repeats[-1]

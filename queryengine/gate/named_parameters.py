@@ -1,19 +1,20 @@
 """
-Parameters that are written `:name`, which DuckDB writes `$name`.
+Rewrites parameters written as `:name` to DuckDB's form `$name`.
 
-DuckDB has a colon elsewhere: in casts (`a::INTEGER`), slices (`a[1:b]`), struct and map literals (`{a:b}`), aliases
-before their expression (`SELECT a:b`), lambdas (`lambda a:b`) and named arguments (`f(a := b)`). In all of these it
-follows an operand or another sign of the same form. So a colon directly before a name is a parameter where an operand
-is expected: at such a place DuckDB's grammar has no colon, and no statement that it accepts changes.
+DuckDB uses colons for other purposes: in casts (`a::INTEGER`), slices (`a[1:b]`), struct and map literals (`{a:b}`),
+aliases before their expression (`SELECT a:b`), lambdas (`lambda a:b`) and named arguments (`f(a := b)`). In all of
+these, the colon follows an operand or another sign of the same construct. Therefore a colon directly before a name is a
+parameter if an operand is expected. DuckDB's grammar has no colon in such a position, so no statement that DuckDB
+accepts is changed.
 
-The colon becomes `$` in its place, so that every position in the text stays what it was.
+The colon is replaced by `$`, so all positions in the text stay the same.
 """
 
 from typing import Final
 
 from queryengine.gate.lexer import Kind, Scan, lower
 
-#: Reserved words that an operand may follow. After any other word, a colon is that of an alias.
+#: Reserved words that an operand may follow. After any other word, a colon belongs to an alias.
 _BEFORE_OPERAND: Final = frozenset(
     {
         *("select", "distinct", "all", "from", "where", "group", "having", "qualify", "order", "limit", "offset", "by"),
@@ -21,7 +22,7 @@ _BEFORE_OPERAND: Final = frozenset(
         *("case", "when", "then", "else", "both", "leading", "trailing", "any", "some"),
     }
 )
-#: Words that may be names, and are operators after an operand.
+#: Words that can be names, but are operators after an operand.
 _OPERATORS: Final = frozenset({"between", "escape", "zone", "similar"})
 _STRING, _IDENTIFIER, _NUMBER, _OPENING, _CLOSING, _PUNCTUATION, _OPERATOR = map(
     int,
@@ -32,7 +33,7 @@ _NAMES: Final = _WORDS | {_IDENTIFIER, _STRING}
 
 
 def with_dollar_names(scan: Scan) -> Scan:
-    """Return *scan* with each parameter `:name` as `$name`."""
+    """Return *scan* with each parameter `:name` replaced by `$name`."""
     text = scan.text
     if ":" not in text:
         return scan
@@ -54,17 +55,17 @@ def with_dollar_names(scan: Scan) -> Scan:
 
 
 def _is_parameter(scan: Scan, index: int, bracket: str) -> bool:
-    """Say whether the colon at *index* begins a parameter. *bracket* is the innermost one around it."""
+    """Return whether the colon at *index* begins a parameter. *bracket* is the innermost enclosing bracket."""
     if index == 0 or index + 1 == scan.size:
         return False
     text, (_, start, end, _) = scan.text, scan.spans[index]
     kind, name_start, name_end, _ = scan.spans[index + 1]
-    # A dollar sign on either side would begin a text in dollar quotes.
+    # A dollar sign on either side would begin a dollar-quoted string.
     if kind not in _WORDS or name_start != end or "$" in text[name_start:name_end] or text[start - 1] in ":$":
         return False
     kind, sign = scan.spans[index - 1][0], _text(scan, index - 1)
     if bracket == "a[":
-        # A slice has colons of its own, and signs for missing bounds (`a[1:-:2]`): only after a sign between operands.
+        # A slice has its own colons, and signs for missing bounds (`a[1:-:2]`), so accept only a sign between operands.
         return kind == _OPERATOR and sign not in "?$#:*" and _text(scan, index - 2) not in {":", "["}
     if kind == _OPERATOR:
         return sign not in "?$#"
@@ -74,16 +75,16 @@ def _is_parameter(scan: Scan, index: int, bracket: str) -> bool:
 
 
 def _comes_before_operand(scan: Scan, index: int, bracket: str) -> bool:
-    """Say whether the token at *index* is a keyword that an operand follows. *bracket* is as in `_is_parameter`."""
+    """Return whether the token at *index* is a keyword that an operand follows. For *bracket*, see `_is_parameter`."""
     word = _word(scan, index)
     if word in _OPERATORS:
         return _ends_operand(scan, index - 1 - (_word(scan, index - 1) == "not"))
-    # The key of a struct may be any word.
+    # A struct key can be any word.
     return word in _BEFORE_OPERAND and not (bracket == "{" and _text(scan, index - 1) in {"{", ","})
 
 
 def _is_in_lambda(scan: Scan, comma: int) -> bool:
-    """Say whether the comma at index *comma* follows parameters of a lambda (`lambda a, :b`, with one too many)."""
+    """Return whether the comma at index *comma* follows lambda parameters (as in the invalid `lambda a, :b`)."""
     index = comma
     while index > 0 and (_text(scan, index) == "," or scan.spans[index][0] in _NAMES):
         if _word(scan, index) == "lambda":
@@ -93,20 +94,20 @@ def _is_in_lambda(scan: Scan, comma: int) -> bool:
 
 
 def _ends_operand(scan: Scan, index: int) -> bool:
-    """Say whether the token at *index* ends an operand, so that `[` after it is a subscript."""
+    """Return whether the token at *index* ends an operand, so that `[` after it is a subscript."""
     if index < 0:
         return False
     if scan.spans[index][0] in (_STRING, _IDENTIFIER, _NUMBER, _CLOSING):
         return True
     if scan.spans[index][0] not in _WORDS:
-        # A star that is not a product selects columns.
+        # A star that is not a multiplication selects columns.
         sign = _text(scan, index)
         return sign == "?" or (sign == "*" and not _ends_operand(scan, index - 1))
     return _word(scan, index) not in _BEFORE_OPERAND | {"array", "lambda"}
 
 
 def _word(scan: Scan, index: int) -> str:
-    """Return the keyword at *index* in lower case; empty if there is none. After a dot or mark, any word is a name."""
+    """Return the lower-case keyword at *index*; empty if there is none. After a dot, `$` or `:`, any word is a name."""
     if index < 0:
         return ""
     kind, start, end, _ = scan.spans[index]

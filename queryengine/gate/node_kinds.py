@@ -1,4 +1,4 @@
-"""The node kinds of a parse tree that are allowed, and the keys that each may have."""
+"""The allowlist of parse tree nodes: the allowed kinds of nodes, and the keys that each kind may have."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -7,7 +7,7 @@ from queryengine.errors import StatementNotAllowedError
 
 
 class Form(NamedTuple):
-    """The keys of a kind of node: `parts` are judged in turn, `options` are names and values that are not."""
+    """The keys of a kind of node. `parts` are nodes to check in turn. `options` are names and values."""
 
     parts: frozenset[str]
     options: frozenset[str]
@@ -25,7 +25,7 @@ def _table(parts: str = "", options: str = "") -> Form:
     return _form(f"{parts} sample", f"{options} type alias column_name_alias query_location query_location_length")
 
 
-#: By `class`.
+#: Expressions, by `class`.
 EXPRESSIONS: Final[Mapping[str, Form]] = {
     "BETWEEN": _expression("input lower upper"),
     "CASE": _expression("case_checks else_expr"),
@@ -52,7 +52,7 @@ EXPRESSIONS: Final[Mapping[str, Form]] = {
     ),
 }
 
-#: By `type`: query nodes, table references and modifiers.
+#: Query nodes, table references and modifiers, by `type`.
 NODES: Final[Mapping[str, Form]] = {
     "SELECT_NODE": _form(
         "from_table group_expressions having modifiers qualify sample select_list where_clause",
@@ -79,7 +79,7 @@ NODES: Final[Mapping[str, Form]] = {
     "LIMIT_MODIFIER": _form("limit offset", "type limit_type"),
 }
 
-#: Parts without a kind of their own, by the key under which they occur.
+#: Parts without their own kind, by the key under which they occur.
 UNTYPED: Final[Mapping[str, Form]] = {
     "arguments": _form("expression", "name"),
     "case_checks": _form("when_expr then_expr"),
@@ -93,7 +93,7 @@ UNTYPED: Final[Mapping[str, Form]] = {
     "subquery": _form("node", "named_param_map"),
 }
 
-#: Options that are more than a value or a list of values: names and types in the parser's own spelling.
+#: Options with nested values: names and types in the parser's own format.
 _NESTED: Final = frozenset(
     {
         *("cte_map", "expected_types", "group_sets", "literal", "named_param_map", "qualified_exclude_list"),
@@ -101,7 +101,7 @@ _NESTED: Final = frozenset(
     }
 )
 
-#: Constructs that are refused with a reason of their own.
+#: Constructs that are refused with a specific reason.
 _REFUSED: Final[Mapping[str, str]] = {
     **{
         f"{verb}_QUERY_NODE": f"{verb} statements are not allowed, not even in a WITH clause: this endpoint only reads."
@@ -114,10 +114,10 @@ _REFUSED: Final[Mapping[str, str]] = {
 
 def known(forms: Mapping[str, Form], kind: str, node: dict[str, Any]) -> Form:
     """
-    Return the form of *node*, which is of this *kind*.
+    Return the form of *node*, which has the given *kind*.
 
     Raises:
-        StatementNotAllowedError: *forms* does not have the kind, or the form does not have a key of the node.
+        StatementNotAllowedError: *forms* does not contain the kind, or the form does not contain a key of the node.
     """
     form = forms.get(kind)
     if form is None:

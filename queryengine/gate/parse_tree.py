@@ -1,8 +1,8 @@
 """
-Judge a parse tree, as DuckDB's `json_serialize_sql` gives it, by an allowlist.
+Checks a parse tree from DuckDB's `json_serialize_sql` against an allowlist.
 
-Every kind of node, every part of it, every function and every relation must be known here; anything else is refused. So
-a construct of a new DuckDB version is refused until somebody has judged it.
+Every kind of node, every part of a node, every function and every relation must be known here. Anything else is
+refused, so a construct of a new DuckDB version is refused until it has been reviewed.
 """
 
 import difflib
@@ -22,27 +22,27 @@ from queryengine.gate.lexer import lower
 from queryengine.gate.macros import macros
 from queryengine.gate.node_kinds import EXPRESSIONS, NODES, UNTYPED, known
 
-#: The views of `information_schema` that exist here, and the hidden catalog that contains them (`catalog_schema`).
+#: The `information_schema` views that exist here, and the hidden catalog that contains them (see `catalog_schema`).
 CATALOG_VIEWS: Final = frozenset({"tables", "columns", "schemata"})
 CATALOG: Final = "_catalog"
 
-#: The views of the hidden catalog that stand for SHOW TABLES and SHOW ALL TABLES.
+#: The views of the hidden catalog that replace SHOW TABLES and SHOW ALL TABLES.
 SHOWN_TABLES: Final = "shown_tables"
 SHOWN_COLUMNS: Final = "shown_columns"
 
 
-#: Constructs whose number makes the planner, which no interrupt stops, much slower (measured: 120 joins 1.5 s, 400 over
-#: three minutes; 2,000 branches of UNION ALL 0.35 s, 16,000 minutes; 20 nested lambdas 6 s).
+#: Constructs that make the planner, which cannot be interrupted, much slower if there are many. Measurements: 120 joins
+#: 1.5 s, 400 joins over three minutes; 2,000 UNION ALL branches 0.35 s, 16,000 minutes; 20 nested lambdas 6 s.
 _COSTLY: Final[Mapping[str, tuple[str, int]]] = {
     "JOIN": ("joins", 100),
     "PIVOT": ("PIVOT and UNPIVOT", 50),
     "SET_OPERATION_NODE": ("UNION, INTERSECT and EXCEPT branches", 5000),
 }
 MAX_NESTED_LAMBDAS: Final = 8
-#: The binder takes quadratic time for a name: 3,000 parts take 3 seconds.
+#: The binder takes quadratic time for a name. 3,000 parts take 3 seconds.
 MAX_NAME_PARTS: Final = 100
-#: The most nodes that the bodies of macros and the repetitions of their arguments may come to: planning these takes
-#: one to two seconds. Nested calls multiply.
+#: The maximum number of nodes in expanded macro bodies and repeated macro arguments. Planning this number takes one to
+#: two seconds. Nested calls multiply the number.
 MAX_EXPANSION: Final = 50_000
 
 _HIDDEN_VIEWS: Final = CATALOG_VIEWS | {SHOWN_TABLES, SHOWN_COLUMNS}
@@ -50,7 +50,7 @@ _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")
 _ENGINE_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "system", "temp", "memory", CATALOG})
 _ENGINE_TABLES: Final = ("duckdb_", "pragma_", "pg_", "sqlite_")
 _TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
-#: The most levels in the structure that such a function takes: 10,000 would end the process.
+#: The maximum depth of the structure argument of these functions. 10,000 levels would crash the process.
 _MAX_LEVELS: Final = 100
 _TAKE_AN_AGGREGATE: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
 #: The macro whose result is a format without `%n`.
@@ -59,17 +59,17 @@ _SHOW: Final = "SHOW is allowed for a dataset or view, for TABLES [FROM main], A
 _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
 _SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "main", "")})
 _FILE: Final = re.compile(r"[/\\:*?.]")
-#: The engine's hidden names for snapshots and lists: an error would tell whether there is such a dataset.
+#: The engine's hidden names for snapshots and lists. An error about such a name would reveal whether a dataset exists.
 _HIDDEN_NAME: Final = re.compile(r"_catalog|_copies|_macros|_[sk][0-9a-f]{12}(_list)?")
 
 
 @dataclass(slots=True)
 class _Scope:
     """
-    The names that are visible at a node: the first `visible` of the common table expressions `names`, and its parent's.
+    The names visible at a node: the first `visible` of the common table expressions `names`, and the parent's names.
 
-    `lambdas` counts the lambda functions around the node; `copies` says how often macros repeat it. `defines` says that
-    the node belongs to the definition of one of these common table expressions.
+    `lambdas` is the number of enclosing lambda functions. `copies` is how often macros repeat the node. If `defines`,
+    the node is in the definition of one of these common table expressions.
     """
 
     names: Mapping[str, int]
@@ -88,7 +88,7 @@ class _Scope:
         return False
 
     def inner(self, names: Mapping[str, int] | None = None, visible: int = 0, **changes: Any) -> "_Scope":
-        """Return the scope of a node in this scope, with *names* of its own and other *changes*."""
+        """Return the scope of a node inside this scope, with its own *names* and other *changes*."""
         return replace(self, **{"names": names or {}, "visible": visible, "parent": self, "defines": False, **changes})
 
 
@@ -98,19 +98,20 @@ _NOTHING: Final = _Scope({}, 0, None)
 @dataclass(slots=True)
 class Reading:
     """
-    The relations that a tree reads.
+    Checks one tree and collects what it reads.
 
-    `relations` are declared names. A tree that lists them by `information_schema` or SHOW `reads_catalog`.
+    Results: `relations` are the declared names that the tree reads. It `reads_catalog` if it lists them with
+    `information_schema` or SHOW. It `shows` if a part of it is SHOW, DESCRIBE or SUMMARIZE. It is `deterministic` if it
+    takes no sample, calls nothing in `functions.NONDETERMINISTIC`, and shows nothing. `macros` are the macros for
+    DataFusion functions that it calls. It `is_foreign` if it calls a function with arguments that only DataFusion
+    accepts.
 
-    It is `deterministic` when it takes no sample, calls nothing in `functions.NONDETERMINISTIC`, and no part of it
-    `shows` what SHOW, DESCRIBE and SUMMARIZE do.
-    With `catalog`, the tree belongs to a text in which this schema of the hidden catalog replaces these lists. With
-    `engine_tables` (names in lower case), a PIVOT may find its own columns. The engine runs a query for them that does
-    not see all common table expressions: none may have one of those names, and a name that this query may take for a
-    relation is judged as one. With `datafusion`, the session has the macros for DataFusion's functions; `macros` are
-    those that the tree calls, and it `is_foreign` when it calls a function with arguments that only DataFusion takes.
-    Without `variant_casts`, a cast to VARIANT is refused. Without `names_database`, so is a relation in `runtime`: the
-    statement runs in another database.
+    Settings: with `catalog`, the tree comes from a text in which this schema of the hidden catalog replaces the lists.
+    With `engine_tables` (lower-case names), a PIVOT may find its own columns. For that, the engine runs a query that
+    does not see all common table expressions. Therefore none of them may have one of these names, and a name that the
+    query might resolve to a relation is checked as a relation. With `datafusion`, the session has the macros. Without
+    `variant_casts`, a cast to VARIANT is refused. Without `names_database`, a relation in `runtime` is refused, because
+    the statement runs in another database.
     """
 
     declared: frozenset[str]
@@ -133,12 +134,12 @@ class Reading:
 
     def judge(self, statement: Mapping[str, Any]) -> None:
         """
-        Walk the tree of one statement.
+        Check the tree of one statement.
 
         Raises:
-            StatementNotAllowedError: It contains something that is not on the allowlist.
-            SqlError: It names a table or function that does not exist.
-            SqlSyntaxError: It contains too many constructs that are slow to plan.
+            StatementNotAllowedError: The tree contains something that is not on the allowlist.
+            SqlError: The tree names a table or function that does not exist.
+            SqlSyntaxError: The tree contains too many constructs that are slow to plan.
         """
         if self.engine_tables:
             self._around_pivots, self._pivoted = _pivots(statement)
@@ -176,7 +177,7 @@ class Reading:
         )
 
     def _judge_expression(self, node: dict[str, Any], class_: str, part: str, scope: _Scope) -> _Scope:
-        """Judge an expression without its parts, and return the scope of these."""
+        """Check an expression without its parts, and return the scope of the parts."""
         _judge_expression(node, class_, part, with_macros=self.datafusion, variant_casts=self.variant_casts)
         if _is_nondeterministic(node):
             self.deterministic = False
@@ -198,7 +199,7 @@ class Reading:
         return scope.inner(lambdas=scope.lambdas + 1)
 
     def _with_macro(self, node: dict[str, Any], scope: _Scope) -> _Scope:
-        """Note a call of a macro, and return the scope of its arguments."""
+        """Record a macro call, and return the scope of its arguments."""
         name = lower(node["function_name"])
         self.is_foreign = self.is_foreign or datafusion.is_foreign(name, node.get("arguments", ()))
         if (macro := macros().get(name)) is None:
@@ -208,7 +209,7 @@ class Reading:
         return scope.inner(copies=scope.copies * macro.copies)
 
     def _count(self, type_: str, node: dict[str, Any]) -> None:
-        """Refuse a statement whose planning would take long: nothing stops the planner."""
+        """Refuse a statement whose planning would take too long, because the planner cannot be interrupted."""
         costly, limit = _COSTLY.get(type_, ("", 0))
         self._costly[costly] += max(1, len(node.get("children", ())))
         if costly and self._costly[costly] > limit:
@@ -217,7 +218,7 @@ class Reading:
             )
 
     def _with_ctes(self, node: dict[str, Any], scope: _Scope, pending: list[tuple[Any, str, _Scope]]) -> _Scope:
-        """Queue the common table expressions of a query node; each sees the earlier ones."""
+        """Queue the common table expressions of a query node. Each of them sees the earlier ones."""
         ctes = node["cte_map"].get("map", [])
         if not ctes:
             return scope
@@ -228,7 +229,7 @@ class Reading:
                     f"Beside a PIVOT that finds its own columns, {_shown([name])} cannot be the name of a common table "
                     "expression: it means something else to the engine."
                 )
-        # The query for the columns of a PIVOT has all common table expressions in one WITH, those of this node first.
+        # The query for a PIVOT's columns has all common table expressions in one WITH, with those of this node first.
         is_merged = any(id(value) in self._around_pivots for key, value in node.items() if key != "cte_map")
         scopes = [
             scope.inner(
@@ -244,14 +245,14 @@ class Reading:
             return scope.inner({lower(node["cte_name"]): 0}, 1, defines=True)
         if key == "source" and self.engine_tables and _finds_columns(node):
             return _outside_definitions(scope)
-        # The engine runs a query in the IN list of a PIVOT by itself, without the surrounding statement.
+        # The engine runs a query in the IN list of a PIVOT separately, without the surrounding statement.
         return replace(_NOTHING, copies=scope.copies) if key == "entries" else scope
 
     def _judge_table(self, path: tuple[str, ...], scope: _Scope) -> None:
         *qualifier, name = (lower(part) for part in path)
         if not qualifier and scope.sees(name):
             return
-        # A name with a dot is declared with its schema, and is not found under this one name.
+        # A declared name with a dot includes its schema, so one identifier that contains a dot does not match it.
         schema = qualifier[-1] if len(qualifier) == 1 or qualifier[:-1] == ["runtime"] else ""
         is_plain = tuple(qualifier) in _QUALIFIERS and "." not in name and name in self.declared
         relation = name if is_plain else f"{schema}.{name}"
@@ -281,19 +282,19 @@ class Reading:
             self._read_catalog(_SHOW)
 
     def _read_catalog(self, hint: str) -> None:
-        """Note that the tree lists what is declared. After the rewriting, such a list is one that it did not find."""
+        """Record that the tree lists declared names. After rewriting, refuse a list, because rewriting missed it."""
         if self.catalog:
             raise StatementNotAllowedError(hint)
         self.reads_catalog = True
 
 
 def catalog_schema(relations: frozenset[str], database: str = "") -> str:
-    """Return the name of the schema of the hidden catalog whose views list *relations* of *database*, nothing else."""
+    """Return the name of the hidden catalog schema whose views list only *relations* of *database*."""
     return "s" + hashlib.sha256("\0".join([database, *sorted(relations)]).encode()).hexdigest()[:32]
 
 
 def decode(text: str) -> Any:
-    """Read JSON of any depth; the standard library's parser fails at the recursion limit."""
+    """Read JSON of any depth. The standard library's parser fails at the recursion limit."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -301,7 +302,7 @@ def decode(text: str) -> Any:
 
 
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
-#: An object without a container in it, a bracket, or all keys and values up to the next bracket.
+#: An object without nested containers, a bracket, or all keys and values up to the next bracket.
 _JSON_PIECE: Final = re.compile(rf'\{{(?:[^"{{}}\[\]]++|{_STRING})*+\}}|[{{}}\[\]]|(?:[^"{{}}\[\]]++|{_STRING})++')
 
 
@@ -338,8 +339,8 @@ def _pivots(tree: Any) -> tuple[set[int], set[str]]:
     Find each PIVOT in *tree* that may find its own columns.
 
     Returns:
-        The ids of the objects and arrays around them, and the names that are read to find the columns: by their
-        sources, and by the common table expressions of these names, wherever those are.
+        The ids of the objects and arrays around them, and the names that are read to find the columns. These names
+        are read by the sources, or by common table expressions with such names, anywhere in the tree.
     """
     around: set[int] = set()
     read_by: dict[str, set[str]] = {"": set()}  # by the name of the innermost definition; "" for a source
@@ -374,7 +375,7 @@ def _pivots(tree: Any) -> tuple[set[int], set[str]]:
 
 
 def _finds_columns(pivot: dict[str, Any]) -> bool:
-    """Say whether a query over the source of *pivot* may find columns: `rewriting` has then written `IN (0)`."""
+    """Return whether a query may find the columns of *pivot*. In this case, `rewriting` has inserted `IN (0)`."""
     if "unpivot_names" in pivot:
         return False
     lists = [
@@ -384,7 +385,7 @@ def _finds_columns(pivot: dict[str, Any]) -> bool:
 
 
 def _outside_definitions(scope: _Scope) -> _Scope:
-    """Return *scope* without the common table expressions in one of whose definitions the node is."""
+    """Return *scope* without the common table expressions whose definitions contain the node."""
     seen: list[_Scope] = []
     one: _Scope | None = scope
     while one is not None:
@@ -428,7 +429,7 @@ def _is_nondeterministic(node: dict[str, Any]) -> bool:
 
 
 def _judge_named(node: dict[str, Any], function: str) -> None:
-    """Judge what a text names: the aggregate in `list_aggregate(x, 'sum')`, the structure in `from_json(x, '[]')`."""
+    """Check a name in a string: the aggregate in `list_aggregate(x, 'sum')`, the structure in `from_json(x, '[]')`."""
     arguments = node.get("arguments", ())
     literal = arguments[1].get("expression", {}).get("literal", {}) if len(arguments) > 1 else {}
     is_text = literal.get("kind") == "STRING"
@@ -448,10 +449,10 @@ def _judge_named(node: dict[str, Any], function: str) -> None:
 
 def _judge_format(node: dict[str, Any]) -> None:
     """
-    Judge the format of `strftime`, which may be either argument.
+    Check the format of `strftime`, which may be either argument.
 
-    For `%n` the engine reserves nine characters and writes six. The others show memory of other statements. The engine
-    takes a constant only, but that may be computed, or come as a parameter.
+    For `%n`, the engine reserves nine characters and writes six. The others expose memory of other statements. The
+    engine accepts only a constant, but the constant may be computed or be a parameter.
     """
     is_known = False
     for argument in node.get("arguments", ()):
@@ -461,7 +462,7 @@ def _judge_format(node: dict[str, Any]) -> None:
             text = literal["text"]
             if "%n" in text.replace("%%", ""):
                 raise StatementNotAllowedError("strftime cannot write %n here: write %f, which has six digits.")
-            # A text with a per cent sign is no time, so it is the format.
+            # A string with a percent sign is not a time, so it is the format.
             is_known |= "%" in text
         is_known |= lower(expression.get("function_name", "")) == _WITHOUT_NANOSECONDS
     if not is_known:

@@ -1,8 +1,8 @@
 """
-Rewrite the text of a statement that cannot be judged or run as it is.
+Rewrites the text of a statement that cannot be checked or run as written.
 
-The changes are made on tokens. They are safe because the changed text is parsed and judged like any other: a change in
-the wrong place can only make a statement fail.
+The changes are made on tokens. They are safe because the changed text is parsed and checked like any other, so a change
+in the wrong place can only make a statement fail.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,35 +17,36 @@ _SHOWS = frozenset({"show", "describe", "desc"})
 
 _SET_OPERATIONS = frozenset({"union", "except", "intersect"})
 
-#: Reserved words that can follow the ON list of a PIVOT; none of them is part of an expression outside brackets.
+#: Reserved words that can follow the ON list of a PIVOT. Outside brackets, none of them can be part of an expression.
 _AFTER_ON = frozenset(
     {
         *("using", "group", "order", "limit", "offset", "having", "where", "qualify", "window", "on", "from", "join"),
         *_SET_OPERATIONS,
     }
 )
-#: The first words of a query in the bracket after IN; the engine runs such a query to find the values.
+#: The first words of a query in the brackets after IN. The engine runs such a query to find the values.
 _QUERY = frozenset(
     {"select", "from", "with", "values", "table", "pivot", "unpivot", "describe", "desc", "show", "summarize"}
 )
 
 
 def is_query_with_pivot(scan: Scan) -> bool:
-    """Say whether the statement begins like a query and contains the word PIVOT."""
+    """Return whether the statement begins like a query and contains the word PIVOT."""
     begins = scan[0].text == "(" or scan[0].word in _QUERY | _PIVOT
     return begins and any(token.word in _PIVOT for token in scan.tokens)
 
 
 def with_pivot_values(scan: Scan) -> str:
     """
-    Give each ON item of a PIVOT a list of values: `a` becomes `(a) IN (0)`, `a IN (FROM b)` `a IN (0, abs((FROM b)))`.
+    Add a list of values to each ON item of a PIVOT.
 
-    The engine cannot serialise a PIVOT whose values it must find first. The changed text contains every token of the
-    statement in the same order, so its tree has every function and relation of the statement.
+    `a` becomes `(a) IN (0)`, and `a IN (FROM b)` becomes `a IN (0, abs((FROM b)))`. This is needed because the engine
+    cannot serialise a PIVOT whose values it must find first. The changed text contains every token of the statement in
+    the same order, so its tree has every function and relation of the statement.
     """
     tokens = scan.tokens
     insertions: list[tuple[int, str]] = []
-    # The innermost first: if two items end at the same position, its values come first.
+    # Innermost first: if two items end at the same position, the values of the inner one come first.
     found = (_on(tokens, index) for index, token in enumerate(tokens) if token.word in _PIVOT)
     for on in sorted({on for on in found if on is not None}, reverse=True):
         for first, last in _items(tokens, on):
@@ -54,7 +55,7 @@ def with_pivot_values(scan: Scan) -> str:
 
 
 def has_nested_with(scan: Scan) -> bool:
-    """Say whether the query after a WITH clause begins, in brackets, with another one."""
+    """Return whether the query after a WITH clause begins with another WITH clause in brackets."""
     after_definition = False
     for before, token in pairwise(scan.tokens):
         if token.text == "(":
@@ -65,15 +66,15 @@ def has_nested_with(scan: Scan) -> bool:
 
 
 def has_windows(scan: Scan) -> bool:
-    """Say whether the statement may name windows."""
+    """Return whether the statement may name windows."""
     return "window" in lower(scan.text) and any(token.word == "window" for token in scan.tokens)
 
 
 def with_windows_used(scan: Scan) -> str:
     """
-    Use each named window: `WINDOW w AS (...)` gets `QUALIFY (count(*) OVER w) IS NULL`.
+    Use each named window: append `QUALIFY (count(*) OVER w) IS NULL` to `WINDOW w AS (...)`.
 
-    The parser's tree has no window that is not used.
+    The parser's tree does not contain unused windows.
     """
     tokens = scan.tokens
     insertions: list[tuple[int, str]] = []
@@ -97,9 +98,9 @@ def with_windows_used(scan: Scan) -> str:
 
 def with_hidden_catalog(scan: Scan, schema: str) -> str:
     """
-    Replace `information_schema.tables`, `.columns`, `.schemata` and lists by SHOW by the hidden views in *schema*.
+    Replace `information_schema.tables`, `.columns`, `.schemata` and SHOW lists with the hidden views in *schema*.
 
-    Of the qualifier of a column (`information_schema.tables.table_name`), only the last part stays.
+    In a column qualifier (`information_schema.tables.table_name`), only the last part is kept.
     """
     tokens = scan.tokens
     pieces: list[str] = []
@@ -125,9 +126,9 @@ def with_hidden_catalog(scan: Scan, schema: str) -> str:
 
 def without_database(scan: Scan, relations: frozenset[str]) -> str:
     """
-    Remove the name of the database before schemas and *relations*: `runtime.main.a` becomes `main.a`.
+    Remove the database name before schemas and *relations*: `runtime.main.a` becomes `main.a`.
 
-    The statement runs in a database that stands for it. What is left is refused where it names a relation.
+    The statement runs in another database in place of `runtime`. A remaining database name in a relation is refused.
     """
     tokens = scan.tokens
     pieces: list[str] = []
@@ -137,7 +138,7 @@ def without_database(scan: Scan, relations: frozenset[str]) -> str:
             continue
         first = _name(tokens, index + 2)
         second = _name(tokens, index + 4) if _text(tokens, index + 3) == "." else ""
-        if "." in f"{first}{second}":  # A name with a dot is written as two.
+        if "." in f"{first}{second}":  # One identifier must not contain a dot.
             continue
         if first in relations or f"{first}.{second}" in relations or (first == "main" and second in relations):
             pieces.append(scan.text[kept : token.start])
@@ -146,7 +147,7 @@ def without_database(scan: Scan, relations: frozenset[str]) -> str:
 
 
 def _shown_list(tokens: tuple[Token, ...], show: int) -> tuple[str, int] | None:
-    """Return the hidden view for the list that the SHOW at index *show* gives, and the index of its last token."""
+    """Return the hidden view for the list requested by the SHOW at index *show*, and the index of its last token."""
     words = [tokens[index].word for index in range(show + 1, min(show + 4, len(tokens)))]
     if words[:2] == ["all", "tables"]:
         return SHOWN_COLUMNS, show + 2
@@ -163,7 +164,7 @@ def _shown_list(tokens: tuple[Token, ...], show: int) -> tuple[str, int] | None:
 
 
 def _on(tokens: tuple[Token, ...], pivot: int) -> int | None:
-    """Find the ON of the PIVOT at index *pivot*: the last one at its depth, as earlier ones belong to joins."""
+    """Return the index of the ON of the PIVOT at *pivot*: the last at its depth, because earlier ones are for joins."""
     depth = tokens[pivot].depth
     found = None
     for index in range(pivot + 1, len(tokens)):
@@ -176,7 +177,7 @@ def _on(tokens: tuple[Token, ...], pivot: int) -> int | None:
 
 
 def _items(tokens: tuple[Token, ...], on: int) -> Iterator[tuple[int, int]]:
-    """Give the first and last index of each item after the ON at index *on*."""
+    """Yield the first and last index of each item after the ON at index *on*."""
     depth = tokens[on].depth
     first = on + 1
     for index in range(on + 1, len(tokens) + 1):
@@ -209,7 +210,7 @@ def _values(item: tuple[Token, ...]) -> list[tuple[int, str]]:
 
 
 def _is_column(head: tuple[Token, ...]) -> bool:
-    """Say whether *head* is a column or in brackets: after anything else, IN is part of an expression."""
+    """Return whether *head* is a column or in brackets. After anything else, IN is part of an expression."""
     if head and head[0].kind is Kind.OPENING:
         return all(token.depth > head[0].depth for token in head[1:-1])
     return all(token.name or token.text == "." for token in head) and (len(head) < 2 or head[-1].word != "not")

@@ -1,11 +1,12 @@
 """
-The engine: gunicorn's arbiter over the engine workers, with the broker in its loop.
+The engine process: gunicorn's arbiter for the engine workers, with the broker in its loop.
 
-It differs from gunicorn's arbiter in five points. While it waits for signals it serves the broker. No exit of a worker
-ends it. Respawning is rate-limited. Workers are stuck if their heartbeat files say so, and are killed then. SIGTERM
-lets statements finish. It has no thread and opens no DuckDB instance, so forking is safe and fast.
+It differs from gunicorn's arbiter in five ways. While it waits for signals, it serves the broker. The exit of a worker
+never ends the arbiter. Respawning is rate-limited. Workers are killed if their heartbeat files show that they are
+stuck. SIGTERM lets statements finish. The arbiter has no threads and opens no DuckDB instance, so forking is safe and
+fast.
 
-It uses only names of gunicorn without a leading underscore; `test_gunicorn_worker` fails when an upgrade moves one.
+It uses only gunicorn names without a leading underscore. `test_gunicorn_worker` fails if an upgrade moves one of them.
 """
 
 import contextlib
@@ -42,42 +43,42 @@ from telemetry.events import Cause, WorkerLostEvent
 
 logger = logging.getLogger(__name__)
 
-#: How often the workers are checked; more often while one boots, so that it counts as alive at once.
+#: Seconds between checks of the workers. They are more frequent while a worker boots, so that it soon counts as alive.
 CHECK_S = 0.5
 BOOTING_CHECK_S = 0.1
-#: A busy worker ends itself at its deadline. One that has not done so this much later is killed.
+#: A busy worker ends itself at its deadline. If it has not ended this many seconds later, it is killed.
 OVERDUE_S = 2.0
-#: An idle worker without a heartbeat for `QUIET_S` does not count as alive; after `STUCK_S` it is killed, as is any
-#: worker that a signal has stopped for so long.
+#: An idle worker without a heartbeat for `QUIET_S` does not count as alive, and is killed after `STUCK_S`. So is any
+#: worker that has been stopped by a signal for `STUCK_S`.
 QUIET_S = 3.0
 STUCK_S = 5.0
-#: A worker that has not booted after this time is killed. It is long, for slow machines.
+#: A worker that has not booted after this time is killed. The time is long because some machines are slow.
 BOOT_S = 60.0
-#: How long `kill_if` waits until SIGSTOP takes effect. A process on which it has none does nothing else either.
+#: Seconds that `kill_if` waits for SIGSTOP to take effect. If it has no effect, the process is not doing anything else.
 HALT_S = 0.1
-#: Statements are stopped this long before the end of the shutdown time-out, so that their callers get an answer.
+#: Statements are stopped this long before the end of the shutdown timeout, so that their callers get a response.
 STOP_MARGIN_S = 2.0
-#: How long stopped statements and idle workers have to end; after stopped statements, how long workers have.
+#: Seconds for stopped statements and idle workers to end, and seconds for workers to end after stopped statements.
 END_S = 1.5
 LAST_END_S = 0.25
-#: The interval between two new workers, after a burst of `SPAWNS_AT_ONCE` times the number of workers.
+#: Seconds between new workers, after a burst of `SPAWNS_AT_ONCE` times the number of workers.
 SPAWN_INTERVAL_S = 0.5
 SPAWNS_AT_ONCE = 2
-#: On a cluster, where a statement may run for minutes, so many slots are kept for those that were short before.
+#: With a cluster, where a statement may run for minutes, the number of slots reserved for previously short statements.
 RESERVED_SLOTS = 2
 #: The exit code of an engine whose sockets are gone.
 SOCKETS_GONE = 1
 
 
 class Respawns:
-    """A token bucket for new workers: it holds *burst* tokens and gains one every `SPAWN_INTERVAL_S`."""
+    """A token bucket for new workers. It holds up to *burst* tokens and gains one every `SPAWN_INTERVAL_S`."""
 
     def __init__(self, burst: int) -> None:
         self._full_s = burst * SPAWN_INTERVAL_S
-        self._empty_at = -math.inf  # when the bucket was empty, or would have been; a token for each interval since
+        self._empty_at = -math.inf  # The bucket has one token for each interval since this time.
 
     def take(self, now: float) -> bool:
-        """Take a token; False if there is none."""
+        """Take a token. Return False if there is none."""
         empty_at = max(self._empty_at, now - self._full_s) + SPAWN_INTERVAL_S
         if empty_at > now:
             return False
@@ -141,7 +142,7 @@ class EngineArbiter(Arbiter):
             kill=self._kill_runner,
             reserved=0 if self._companion is None else min(RESERVED_SLOTS, self._config.query.workers // 2),
         )
-        # gunicorn's handler only queues a signal. The byte that Python writes here ends the broker's wait.
+        # gunicorn's handler only queues a signal. The byte that Python writes to this socket ends the broker's wait.
         self._woken, self._wakes = socket.socketpair()
         for end in (self._woken, self._wakes):
             end.setblocking(False)
@@ -149,7 +150,7 @@ class EngineArbiter(Arbiter):
         self._broker.watch(self._woken.fileno())
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
-        """Send a heartbeat, and serve the broker until a signal comes or it is time to check the workers."""
+        """Send a heartbeat, and serve the broker until a signal arrives or it is time to check the workers."""
         self._beat()
         booting = any(read_state(worker.tmp.fileno()).phase == "booting" for worker in self.WORKERS.values())
         missing = len(self.WORKERS) < self.num_workers
@@ -164,11 +165,11 @@ class EngineArbiter(Arbiter):
     # Signals.
 
     def handle_hup(self) -> None:
-        """Log that there is no reload."""
+        """Log that SIGHUP does not reload the configuration."""
         logger.info("SIGHUP does nothing here: run querykeep reload to change the configuration")
 
     def _ignore(self) -> None:
-        """Do nothing: the YAML sets the number of workers, and there is no log file and no upgrade in place."""
+        """Do nothing. The configuration sets the number of workers, and there is no log file or in-place upgrade."""
 
     handle_ttin = handle_ttou = handle_usr1 = handle_usr2 = handle_winch = _ignore
 
@@ -181,7 +182,7 @@ class EngineArbiter(Arbiter):
         self._broker.drain()
 
     def _drain(self, now: float, until: float) -> None:
-        """Stop once no statement runs; end the remaining ones when the time is up."""
+        """Stop once no statement is running. End the remaining statements when the time is up."""
         if self._statements_ended_at is None and now >= until:
             self._statements_ended_at = now
             self._broker.end_statements()
@@ -201,7 +202,7 @@ class EngineArbiter(Arbiter):
         for pid, worker in list(self.WORKERS.items()):
             state, pulse = read_state(worker.tmp.fileno()), self._pulses.setdefault(pid, Pulse(now))
             pulse.look(worker.tmp.last_update(), now)
-            # A busy worker sends no heartbeat, so this one stands still only while a signal has stopped the worker.
+            # A busy worker sends no heartbeat, so this second pulse stops only while a signal has stopped the worker.
             halt = self._halts.setdefault(pid, Pulse(now))
             halt.look(-1.0 if is_stopped(pid) else now, now)
             is_stuck = partial(_is_stuck, pulse=pulse, halt=halt, now=now)
@@ -228,8 +229,8 @@ class EngineArbiter(Arbiter):
         """
         End an engine that clients can no longer reach, so that the supervisor starts another.
 
-        The path of a socket no longer leads to it, for example after a clean-up of temporary files, or another process
-        has the lock.
+        This is the case if a socket's path no longer refers to the socket, for example after temporary files were
+        cleaned up, or if another process has the lock.
         """
         if self._drain_until is None and not (self._broker.is_reachable and self._is_reachable and self._lock.keep()):
             logger.error("the engine ends: its sockets are gone from the state directory")
@@ -259,14 +260,14 @@ class EngineArbiter(Arbiter):
             if self._companion is not None and self._companion.has_ended(pid):
                 continue
             worker = self.WORKERS.pop(pid, None)
-            if worker is None:  # an orphan, when this is the first process of a container
+            if worker is None:  # an orphan, if this is the first process of a container
                 continue
             self._pulses.pop(pid, None)
             self._halts.pop(pid, None)
             code = os.waitstatus_to_exitcode(status)
             state = read_state(worker.tmp.fileno())
             if code == 0 and state.phase != "booting":
-                self._respawns.give_back()  # It served until it was worn out, so it is no sign of a crash loop.
+                self._respawns.give_back()  # It served until it was worn out, which does not indicate a crash loop.
             cause = self._causes.pop(pid, None) or self._cause_of(code)
             if code != 0 and self.LISTENERS:  # without listeners the engine is stopping
                 self._killed += 1
@@ -278,7 +279,7 @@ class EngineArbiter(Arbiter):
             worker.tmp.close()
 
     def _cause_of(self, code: int) -> Cause:
-        """Return why a worker ended that this process has not killed."""
+        """Return why a worker ended if this process did not kill it."""
         if code == -signal.SIGALRM:
             return "time"
         if code == -signal.SIGKILL:
@@ -292,8 +293,8 @@ class EngineArbiter(Arbiter):
             try:
                 self.spawn_worker()
             except OSError as error:  # no process, descriptor or space for its heartbeat file; retried later
-                # gunicorn sets the umask of its sockets, and the error kept it from restoring the previous one. With
-                # it a later worker would make directories that it cannot enter.
+                # gunicorn sets the umask for its sockets, and because of the error it did not restore the previous one.
+                # With this umask, a later worker would create directories that it cannot enter.
                 os.umask(gunicorn_worker.PRIVATE_UMASK)
                 logger.error(  # noqa: TRY400 - a traceback adds nothing to the system's message
                     "an engine worker could not be started", extra={"fields": {"error": error.strerror}}
@@ -301,7 +302,7 @@ class EngineArbiter(Arbiter):
                 return
 
     def spawn_worker(self) -> int:
-        """Fork a worker. In the worker this does not return, because the callers' code is the arbiter's."""
+        """Fork a worker. In the worker, this does not return, because the calling code belongs to the arbiter."""
         try:
             pid: int = super().spawn_worker()
         except SystemExit as end:
@@ -309,7 +310,7 @@ class EngineArbiter(Arbiter):
         return pid
 
     def close_in_worker(self) -> None:
-        """Close what a worker, just forked, has inherited from the arbiter."""
+        """Close the arbiter's resources in a worker that was just forked."""
         signal.set_wakeup_fd(-1)
         self._woken.close()
         self._wakes.close()
@@ -333,7 +334,7 @@ class EngineArbiter(Arbiter):
         self.LISTENERS = []
         if graceful:
             self.kill_workers(signal.SIGTERM)
-            # After a drain that ran out of time, the workers have had the time to end their statements.
+            # If the drain ran out of time, the workers have already had time to end their statements.
             until = time.monotonic() + (END_S if self._statements_ended_at is None else LAST_END_S)
             while self.WORKERS and time.monotonic() < until:
                 self.reap_workers()
@@ -352,9 +353,9 @@ class EngineArbiter(Arbiter):
 
 def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) -> bool:
     """
-    Kill the worker *pid* if *condition* holds for the state in its *heartbeat* file; return whether it was killed.
+    Kill the worker *pid* if *condition* is true for the state in its *heartbeat* file. Return whether it was killed.
 
-    The worker is stopped before the decision, so the kill cannot hit its next statement.
+    The worker is stopped before the decision, so that the kill cannot hit its next statement.
     """
     if not condition(read_state(heartbeat)):
         return False
@@ -374,10 +375,10 @@ def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) 
 
 def can_answer(state: WorkerState, pid: int, unfit: set[int]) -> bool:
     """
-    Whether the worker *pid* has an engine, as far as its *state* says.
+    Return whether the worker *pid* has an engine, according to its *state*.
 
-    *unfit* are the workers that had none when they were last idle, which is updated: such a worker can only refuse the
-    statement with which it is busy.
+    *unfit*, which is updated, contains the workers that had no engine when they were last idle. Such a worker can only
+    refuse the statement that it is busy with.
     """
     if state.phase == "idle":
         unfit.discard(pid)
@@ -401,7 +402,7 @@ def _shown(state: WorkerState) -> dict[str, str]:
 
 
 class EngineApplication(BaseApplication):
-    """The source of gunicorn's settings; there is no WSGI application."""
+    """The source of gunicorn's settings. There is no WSGI application."""
 
     def __init__(self, config: RuntimeConfig, *, several_keys: bool) -> None:
         self.config = config
@@ -417,9 +418,9 @@ class EngineApplication(BaseApplication):
 
 def run_engine(config: RuntimeConfig, several_keys: bool, beat: Callable[[], None] = lambda: None) -> None:
     """
-    Run the engine of *config* until a signal ends it; then gunicorn exits the process with 0.
+    Run the engine of *config* until a signal ends it. gunicorn then exits the process with code 0.
 
-    *several_keys* says whether there is more than one key to be fair to. *beat* is called at least every second.
+    *several_keys*: there is more than one key to be fair to. *beat* is called at least every second.
     """
     runtimeconf.state.set_config(config)
     if config.is_watched:

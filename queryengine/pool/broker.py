@@ -1,9 +1,9 @@
 """
-The broker: grants the execution slots of the engine to the statements of all client processes.
+The broker, which grants the engine's execution slots to the statements of all client processes.
 
-It runs in the engine's arbiter, has no thread, and blocks only in `Broker.poll`. Each client process holds one
-connection to `broker.sock`, which carries MESSAGE frames of `queryengine.pool.frames`. `SlotScheduler` decides who gets
-a slot and when it is recalled.
+It runs in the engine's arbiter, has no threads, and blocks only in `Broker.poll`. Each client process has one
+connection to `broker.sock`, which carries MESSAGE frames (`queryengine.pool.frames`). `SlotScheduler` decides which
+statement gets a slot and when a slot is recalled.
 """
 
 import itertools
@@ -51,16 +51,16 @@ logger = logging.getLogger(__name__)
 
 #: The socket's name in the state directory.
 BROKER_SOCKET = "broker.sock"
-#: Seconds between two messages with an unchanged status; a bit less than the second that clients count on.
+#: Seconds between two messages with an unchanged status. It is slightly less than the second that clients rely on.
 STATUS_INTERVAL_S = 0.9
-#: A client with more unread bytes than this is dropped. No list of statements is that long.
+#: A client with more unread bytes than this is dropped. Lists of statements are shorter.
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
-#: How long a question about all statements waits for the reports of the other clients.
+#: Seconds that a question about all statements waits for the reports of other clients.
 REPORT_S = 0.5
 
 _RECEIVE_BYTES = 64 * 1024
 _BACKLOG = 128
-#: The pause after a failed accept, for example when the process has no descriptor left.
+#: Seconds to pause after a failed accept, for example if the process has no free descriptors.
 _ACCEPT_RETRY_S = 0.1
 
 
@@ -76,14 +76,14 @@ class _PendingQuestion:
 
 class Broker:
     """
-    The broker's socket and connections. Not thread-safe; only `poll` waits.
+    The broker's socket and connections. Not thread-safe. Only `poll` waits.
 
     Args:
-        path: The socket's path; a file that a dead predecessor left is removed.
-        limits: Number of workers, queue length and queue time-out.
+        path: The socket's path. A file that a dead predecessor left is removed.
+        limits: The number of workers, the queue length and the queue timeout.
         several_keys: Whether there is more than one key to be fair to.
-        kill: Kills the worker that runs the statement with this id, if any.
-        reserved: The number of slots that only statements get that were short before.
+        kill: Kills the worker that runs the statement with the given id, if any.
+        reserved: The number of slots reserved for statements that were short before.
 
     Raises:
         OSError: The socket cannot be created.
@@ -121,11 +121,11 @@ class Broker:
         return self._scheduler.is_idle
 
     def watch(self, descriptor: int) -> None:
-        """Let `poll` return when the non-blocking *descriptor* is readable; its contents are discarded."""
+        """Make `poll` return when the non-blocking *descriptor* is readable. Its contents are discarded."""
         self._selector.register(descriptor, selectors.EVENT_READ, lambda _: os.read(descriptor, _RECEIVE_BYTES))
 
     def poll(self, timeout_s: float) -> None:
-        """Wait at most *timeout_s* seconds for work, and do it. A client's faults are never raised."""
+        """Wait at most *timeout_s* seconds for work, and do it. Errors caused by clients are never raised."""
         now = time.monotonic()
         timeout_s = min(
             timeout_s,
@@ -141,9 +141,9 @@ class Broker:
 
     def report(self, *, alive: int, killed: int, busy: int = 0) -> None:
         """
-        Send the clients the numbers of live, killed and busy workers.
+        Send the numbers of live, killed and busy workers to the clients.
 
-        That is done if one of the first two has changed or a second has passed.
+        The numbers are sent if one of the first two has changed or if a second has passed.
         """
         self._busy = busy
         status = Status(alive=alive, killed=killed, stopping=self.draining)
@@ -158,13 +158,13 @@ class Broker:
 
     def free_unused(self, running: Collection[str], *, any_idle: bool) -> None:
         """
-        Free slots whose statement has ended but which the client, perhaps a slow reader, still holds.
+        Free slots that a client, such as a slow reader, still holds although their statements have ended.
 
         Call this about once a second.
 
         Args:
-            running: The ids of the statements that workers run now, truncated as in `worker_state`.
-            any_idle: Whether a worker is free, so that no statement can still be waiting to be accepted.
+            running: The ids of the statements that workers are running, truncated as in `WorkerState`.
+            any_idle: Whether a worker is free, which means that no statement can be waiting to be accepted.
         """
         if any_idle:
             self._scheduler.free_unused(running)
@@ -177,19 +177,19 @@ class Broker:
         self.report(alive=self._status.alive, killed=self._status.killed, busy=self._busy)
 
     def end_statements(self) -> None:
-        """Have every client stop its statements."""
+        """Tell every client to stop its statements."""
         for statement in self._scheduler.statements():
             self._send(statement.client, Stopping(id=statement.id))
         self._flush()
 
     def close(self) -> None:
-        """Close every connection and remove the socket."""
+        """Close every connection and delete the socket."""
         self._socket.close()
         self.close_inherited()
 
     def close_inherited(self) -> None:
-        """Close what a forked process has inherited; the original is not affected."""
-        # Nothing is unregistered: both processes share the kernel's set of watched descriptors.
+        """Close inherited resources in a forked process. The original process is not affected."""
+        # Do not unregister anything, because both processes share the kernel's set of watched descriptors.
         self._selector.close()
         self._listener.close()
         for client in self._clients:
@@ -203,7 +203,7 @@ class Broker:
             connection, _address = self._listener.accept()
         except OSError as error:
             logger.warning("a client of the broker could not connect", extra={"fields": {"error": error.strerror}})
-            # The connection stays pending, so the selector would return again immediately: pause instead of spinning.
+            # The connection stays pending, so the selector would return immediately. Pause instead of spinning.
             time.sleep(_ACCEPT_RETRY_S)
             return
         connection.setblocking(False)
@@ -221,7 +221,7 @@ class Broker:
         except FrameError as error:
             self._drop(client, str(error))
         except Exception:
-            # A fault in serving one client must not affect the others.
+            # An error in serving one client must not affect the others.
             logger.exception("a client of the broker was dropped")
             self._drop(client)
 
@@ -241,7 +241,7 @@ class Broker:
             self._handle(client, decoded(payload, messages.ASKED))
 
     def _drop(self, client: ClientConnection, reason: str = "") -> None:
-        """Close the connection and free the slots of its process; a *reason* is logged."""
+        """Close the connection and free the slots of its process. A *reason* is logged."""
         if reason:
             logger.warning("a client of the broker was dropped", extra={"fields": {"reason": reason}})
         if client not in self._clients:
@@ -265,7 +265,7 @@ class Broker:
             except BlockingIOError:
                 pass
             except OSError:
-                self._drop(client)  # which may admit statements of other clients
+                self._drop(client)  # This may admit statements of other clients.
                 continue
             if len(client.out) > MAX_UNREAD_BYTES:
                 self._drop(client, "it does not read")
@@ -285,7 +285,7 @@ class Broker:
             case Runs():
                 self._scheduler.record_use(client, message.slot, message.statement)
             case Leave(slot=int(number)):
-                if (slot := client.slots.get(number)) is not None:  # else it was freed meanwhile
+                if (slot := client.slots.get(number)) is not None:  # otherwise it has been freed
                     if message.kill:  # before the next statement gets the slot
                         self._kill(message.kill)
                     self._scheduler.free(slot)
@@ -310,7 +310,7 @@ class Broker:
                     question.unreported.discard(client)
 
     def _ask(self, client: ClientConnection, answer: Callable[[], Answer]) -> None:
-        """Answer *client* once the other clients have reported what they use their slots for."""
+        """Answer *client* once the other clients have reported how they use their slots."""
         unreported = self._scheduler.holders - {client}
         serial = next(self._serials)
         self._questions[serial] = _PendingQuestion(client, answer, unreported, time.monotonic() + self.report_s)

@@ -1,9 +1,10 @@
 """
-A client process's connection to the broker, shared by all its statements.
+A client process's connection to the broker, which all its statements share.
 
-One thread reads, and reconnects after a loss. Another one is the clock of all statements, so that none of their waits
-needs its own time-out. Sending never blocks: what the broker does not read at once is kept for up to `SILENCE_S`.
-Under gevent the threads are greenlets: `socket` and `threading` are looked up when used, so its patches always apply.
+One thread reads, and reconnects after the connection is lost. Another thread checks the time limits of all statements,
+so that their waits do not need separate timeouts. Sending never blocks. Data that the broker does not read immediately
+is kept for up to `SILENCE_S`. Under gevent, the threads are greenlets: `socket` and `threading` are looked up when they
+are used, so gevent's patches always apply.
 """
 
 import itertools
@@ -29,12 +30,12 @@ from queryengine.pool.messages import Answer, Asked, Counted, Found, Listed, Sai
 
 logger = logging.getLogger(__name__)
 
-#: An engine that has sent nothing for this time counts as dead. A connection is given up after twice this time, or when
-#: the broker has read nothing of what was sent for this time.
+#: An engine that has sent nothing for this time counts as dead. A connection is abandoned after twice this time, or if
+#: the broker has not read any sent data for this time.
 SILENCE_S = 4.0
-#: The longest interval between two ticks of the clock.
+#: The maximum number of seconds between two ticks of the clock.
 TICK_S = 0.25
-#: How long a statement waits for a connection, so that a restart of the engine fails no statement.
+#: Seconds that a statement waits for a connection, so that no statement fails because the engine restarts.
 RECONNECT_GRACE_S = 1.0
 
 _FIRST_RETRY_S = 0.02
@@ -49,16 +50,16 @@ unreachable = partial(EngineUnavailableError, "The engine cannot be reached: try
 
 
 class _Connection:
-    """A connection to the broker at *path*. One thread reads it; any thread sends, without blocking."""
+    """A connection to the broker at *path*. One thread reads. Any thread can send, without blocking."""
 
     def __init__(self, path: str) -> None:
-        """Connect; raises OSError if there is no broker, or this process has no descriptor left."""
+        """Connect. Raises OSError if there is no broker, or if this process has no free descriptors."""
         self._lock = threading.Lock()  # nothing under it blocks
         self._unsent = bytearray()
         self._progress_at = 0.0  # when the broker last read, or the oldest unsent message was added
         self._reads = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # Both objects share one socket, which is non-blocking: the time-out makes Python wait for this one.
+            # Both objects share one non-blocking socket. The timeout makes Python wait when this one reads.
             self._reads.settimeout(SILENCE_S)
             self._reads.connect(path)
             self._writes = self._reads.dup()
@@ -68,7 +69,7 @@ class _Connection:
         self._writes.setblocking(False)
 
     def send(self, message: Asked) -> None:
-        """Send a message, or keep it until the broker reads; raises OSError if the connection is lost."""
+        """Send a message, or keep it until the broker reads. Raises OSError if the connection is lost."""
         frame = encode(Kind.MESSAGE, message)
         with self._lock:
             if not self._unsent:
@@ -77,32 +78,32 @@ class _Connection:
             self._push()
 
     def flush(self) -> None:
-        """Send what was kept, as far as the broker takes it. The reader detects a loss."""
+        """Send as much of the kept data as the broker accepts. The reader detects a lost connection."""
         if self._unsent:
             with self._lock, suppress(OSError):
                 self._push()
 
     def is_read(self, now: float) -> bool:
-        """Whether the broker reads: nothing is unsent, or it has read something recently."""
+        """Return True if the broker is reading: no data is unsent, or it has read some recently."""
         return not self._unsent or now - self._progress_at < SILENCE_S
 
     def receive(self) -> bytes:
-        """Wait for bytes; empty when the connection is lost."""
+        """Wait for bytes and return them; empty if the connection is lost."""
         while True:
             try:
                 return self._reads.recv(_RECEIVE_BYTES)
             except TimeoutError:
-                continue  # The clock decides when the silence has lasted too long.
+                continue  # The clock thread detects a silence that is too long.
             except OSError:
                 return b""
 
     def hang_up(self) -> None:
-        """Shut the connection down; its reader then closes it."""
+        """Shut the connection down. Its reader then closes it."""
         with suppress(OSError):
             self._reads.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection. For its reader."""
+        """Close the connection. Only the reader may call this."""
         self.hang_up()
         with self._lock:
             self._writes.close()
@@ -116,13 +117,13 @@ class _Connection:
 
 
 class Listener(Protocol):
-    """What a link calls, in threads of its own."""
+    """The methods that a link calls, in its own threads."""
 
     def take(self, message: Said) -> None:
-        """Take a message that is neither an answer nor a status."""
+        """Handle a message that is neither an answer nor a status."""
 
     def lost(self) -> None:
-        """Forget what was agreed with the broker: the connection is lost."""
+        """Forget all agreements with the broker, because the connection is lost."""
 
     def tick(self, now: float) -> float:
         """Do what is due, and return the seconds until the next call."""
@@ -130,9 +131,9 @@ class Listener(Protocol):
 
 class BrokerLink:
     """
-    The connection to the broker in *directory*, kept up until `close`. Safe from any thread.
+    The connection to the broker in *directory*, maintained until `close`. Thread-safe.
 
-    Its own threads call *pool*: `take` for a message that is neither an answer nor a status, `lost`, and `tick`.
+    The link's own threads call *pool*: `take` for a message that is neither an answer nor a status, `lost`, and `tick`.
     """
 
     def __init__(self, directory: Path, pool: Listener) -> None:
@@ -156,13 +157,13 @@ class BrokerLink:
         ]
 
     def start(self) -> None:
-        """Connect and stay connected. From now on the pool is called."""
+        """Connect and stay connected. From now on, the link calls the pool."""
         for thread in self._threads:
             thread.start()
 
     @property
     def instance_id(self) -> object | None:
-        """A different object for each connection; None while there is none."""
+        """A different object for each connection; None while there is no connection."""
         return self._connection
 
     @property
@@ -182,7 +183,7 @@ class BrokerLink:
 
     @property
     def status(self) -> EngineStatus:
-        """The last status; nothing counts as alive, running or queued if it is too old."""
+        """The last status. If it is too old, nothing counts as alive, running or queued."""
         last = self._status
         known = last if self.is_heard else EngineStatus(workers_alive=0, workers_killed=last.workers_killed)
         return replace(known, is_starting=not self._was_alive)
@@ -202,7 +203,7 @@ class BrokerLink:
             raise unreachable()
 
     def say(self, message: Asked) -> bool:
-        """Send a message without blocking; False without a connection. A later loss calls `SlotPool.lost`."""
+        """Send a message without blocking. Return False without a connection. A later loss calls `SlotPool.lost`."""
         connection = self._connection
         if connection is None:
             return False
@@ -211,15 +212,15 @@ class BrokerLink:
         return True
 
     def wake(self) -> None:
-        """Call `SlotPool.tick` soon, because something is due earlier than it said."""
+        """Call `SlotPool.tick` soon, because something is due earlier than `tick` returned."""
         self._woken.set()
 
     def ask(self, question_of: Callable[[int], Asked]) -> Answer:
         """
-        Ask the broker a question, which *question_of* makes for a number, and wait for the answer.
+        Ask the broker the question that *question_of* returns for a number, and wait for the answer.
 
         Raises:
-            EngineUnavailableError: No answer came.
+            EngineUnavailableError: No answer arrived.
         """
         question: Future[Answer] = Future()
         with self._lock:
@@ -300,7 +301,7 @@ class BrokerLink:
             while data := connection.receive():
                 for _, payload in decoder.feed(data):
                     self._take(decoded(payload, messages.SAID))
-                connection.flush()  # A broker that sends has probably read as well.
+                connection.flush()  # A broker that sends has probably also read.
         finally:
             self._lose(connection)
 
@@ -315,7 +316,7 @@ class BrokerLink:
         self._connected.set()
 
     def _lose(self, connection: _Connection) -> None:
-        """Forget a connection; questions over it get no answer."""
+        """Forget a connection. Questions sent over it get no answer."""
         with self._lock:
             self._connection = None
             self._connected.clear()
@@ -352,7 +353,7 @@ class BrokerLink:
 
 @contextmanager
 def _logged_faults() -> Iterator[None]:
-    """Log any exception and go on: a thread of the link ends only with the link."""
+    """Log any exception and continue, because a thread of the link must not end before the link."""
     try:
         yield
     except Exception:

@@ -27,12 +27,12 @@ _T = TypeVar("_T")
 
 class EngineClient:
     """
-    A `QueryEngine` whose statements run in engine workers. Make it after any fork; its maker closes it.
+    A `QueryEngine` whose statements run in engine workers. Create it after any fork. Its creator closes it.
 
-    It can be made without an engine: until there is one, statements fail with `EngineUnavailableError`.
+    It can be created before the engine exists. Until then, statements fail with `EngineUnavailableError`.
 
-    When another engine takes over, its client is the `successor` of this one: statements that this engine refuses,
-    because it is stopping, run there. The successor also lists and cancels those that still run here.
+    When another engine takes over, its client is the `successor` of this one. Statements that this engine refuses
+    because it is stopping run there. The successor also lists and cancels the statements that still run here.
     """
 
     def __init__(self, config: RuntimeConfig) -> None:
@@ -42,7 +42,7 @@ class EngineClient:
         self._pool = SlotPool(config.engine_dir, None if config.engine is None else Durations())
 
     def succeed(self, predecessor: "EngineClient") -> None:
-        """Take over from *predecessor*, whose maker still closes it."""
+        """Take over from *predecessor*, which its creator still closes."""
         self._predecessor, predecessor.successor = predecessor, self
 
     def forget_predecessor(self) -> None:
@@ -55,7 +55,7 @@ class EngineClient:
         return self._pool.link.instance_id is None and not self._pool.has_statements
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> ClientResult:
-        """As `QueryEngine.run`; it waits for all of a small answer."""
+        """See `QueryEngine.run`. For a small result, this waits for the complete result."""
         return self._start(Request(call="run", query=query), cancel, admitted)
 
     def _start(
@@ -67,7 +67,7 @@ class EngineClient:
             try:
                 return statement.start(cancel, admitted)
             except EngineBusyError as error:
-                # Nothing of it has reached the caller. While its worker still stops, the slot and the id are in use.
+                # The caller has received nothing yet. While the worker is stopping, the slot and the id are in use.
                 if not error.is_reclaimed or statement.slot is not None:
                     raise
                 statement = ClientResult(self._pool, request, limit_s, repeats=statement)
@@ -78,7 +78,7 @@ class EngineClient:
         return self.successor._start(request, cancel, admitted)  # noqa: SLF001 (of this class)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
-        """As `QueryEngine.describe`."""
+        """See `QueryEngine.describe`."""
         statement = self._start(Request(call="describe", query=query, speculate_s=speculate_s), cancel)
         description = _complete(statement).description
         if description is None:
@@ -89,14 +89,14 @@ class EngineClient:
         return description
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        """As `QueryEngine.admit`."""
+        """See `QueryEngine.admit`."""
         request = Request(call="admit", query=Query(sql=sql), relations=relations)
         if (statement := _complete(self._start(request)).statement) is None:
             raise unreadable()
         return statement
 
     def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
-        """As `QueryEngine.count_request`, over all processes."""
+        """See `QueryEngine.count_request`. Requests of all processes are counted."""
         try:
             answer = self._pool.link.ask(
                 lambda ask: Count(ask=ask, key=fingerprint, limit=per_minute, instead_of=instead_of)
@@ -110,7 +110,7 @@ class EngineClient:
         return answer.allowance
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
-        """As `QueryEngine.active`: the statements of all processes."""
+        """See `QueryEngine.active`. The result includes the statements of all processes."""
         self._pool.report()
         answer = self._pool.link.ask(lambda ask: Active(ask=ask, key=fingerprint))
         if not isinstance(answer, Listed):
@@ -118,7 +118,7 @@ class EngineClient:
         return (self._of_predecessor(lambda engine: engine.active(fingerprint)) or ()) + answer.statements
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
-        """As `QueryEngine.cancel`: a statement of any process."""
+        """See `QueryEngine.cancel`. The statement may belong to any process."""
         self._pool.report()
         answer = self._pool.link.ask(lambda ask: Cancel(ask=ask, key=fingerprint, id=query_id))
         found = isinstance(answer, Found) and answer.found
@@ -132,24 +132,24 @@ class EngineClient:
 
     @property
     def instance_id(self) -> object | None:
-        """As `QueryEngine.instance_id`: the connection to the broker, which is a new one for each engine."""
+        """See `QueryEngine.instance_id`. This is the connection to the broker, which is new for each engine."""
         return self._pool.link.instance_id
 
     def status(self) -> EngineStatus:
-        """Return the number of live and of killed workers; none is alive when the engine has been silent for long."""
+        """Return the engine's status. If the engine has been silent for too long, no worker counts as alive."""
         return self._pool.link.status
 
     def is_alive(self) -> bool:
-        """Return whether the engine accepts statements; a busy engine is alive."""
+        """Return whether the engine accepts statements. A busy engine is alive."""
         return self._pool.link.is_alive
 
     def close(self) -> None:
-        """Stop every statement and give back all slots."""
+        """Stop every statement and return all slots."""
         self._pool.close()
 
 
 def _complete(statement: ClientResult) -> End:
-    """Close *statement*, and return the end of its answer; raises EngineUnavailableError if that is not here yet."""
+    """Close *statement* and return the end of its response. Raises QueryError if it has not arrived."""
     statement.close()
     if statement.end is None:
         raise unreadable()

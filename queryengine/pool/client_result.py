@@ -1,4 +1,4 @@
-"""A statement of a client process: its wait for a slot, its answer from a worker, and its end."""
+"""A statement of a client process: its wait for a slot, its response from a worker, and its end."""
 
 import enum
 import math
@@ -24,15 +24,15 @@ from queryengine.pool.messages import End, Request, Statement
 from queryengine.pool.slots import Slot, SlotPool
 from system.wallclock import utc_at
 
-#: A worker that was asked to stop is killed after this time.
+#: A worker that was asked to stop is killed after this number of seconds.
 STOP_S = 1.5
-#: A worker ends itself one second after the time limit. One that cannot is killed this long after the limit.
+#: A worker ends itself one second after the time limit. If it does not, it is killed this many seconds after the limit.
 CLIENT_KILL_S = 2.5
 
-#: The SQL text in a list of statements is truncated further if its encoding takes more than this, as that of control
-#: characters does.
+#: The SQL text in a list of statements is truncated further if its encoding is longer than this, for example because of
+#: control characters.
 LISTED_SQL_BYTES = 4096
-#: The largest encoding of one character, as escapes.
+#: The maximum length of one encoded character, as escapes.
 _CHARACTER_BYTES = 12
 
 
@@ -47,7 +47,8 @@ class State(enum.Enum):
                       +-> OVERDUE <-+       any of these may become ENDED; ACTIVE and OVERDUE may become COMPLETE
 
     The caller's thread owns a statement that is QUEUED, ACTIVE or OVERDUE, and ends it. Any thread may end a PAUSED
-    one. The reason to stop is kept apart: it may be set in any of these states and takes effect at the next step.
+    statement. The reason to stop is stored separately. It can be set in any of these states, and takes effect at the
+    next step.
     """
 
     QUEUED = "waits for a slot"
@@ -63,13 +64,13 @@ _OVER = (State.COMPLETE, State.ENDED)
 
 
 class ClientResult:
-    """A `QueryResult`. One thread waits and reads; `cancel` and `close` come from any."""
+    """A `QueryResult`. One thread waits and reads. Any thread can call `cancel` and `close`."""
 
     def __init__(
         self, pool: SlotPool, request: Request, limit_s: float, *, repeats: "ClientResult | None" = None
     ) -> None:
         """
-        Start the clock of the time that *request* has left of its limit of *limit_s* seconds, which errors name.
+        Start the clock for the remaining time of *request*. Errors show its full limit, *limit_s* seconds.
 
         A statement that *repeats* a stopped one has the rest of its time, and waits that long for a slot.
         """
@@ -81,7 +82,7 @@ class ClientResult:
         self.end: End | None = None
         self.data_version: Signature = None  # as `QueryResult.data_version`
         self.slot: Slot | None = None
-        self.had_slot = False  # Without one, nothing of the statement has run.
+        self.had_slot = False  # Without a slot, the statement has not run at all.
         self._pool = pool
         self._lock = pool.lock
         self._state = State.QUEUED
@@ -91,10 +92,10 @@ class ClientResult:
         self.started: float = time.time() if repeats is None else repeats.started
         self._is_repeated = repeats is not None
         self._sql = query.sql
-        self._is_inner = request.call == "admit"  # the runtime's own: no caller sees it or can stop it
+        self._is_inner = request.call == "admit"  # The runtime's own: callers cannot see or stop it.
         self._request: Request | None = request  # until it has been sent
         self._decided: threading.Lock | None = None  # held until the broker has decided or there is a reason to stop
-        self._reason: Reason | None = None  # to stop; the first one stands
+        self._reason: Reason | None = None  # to stop; the first reason wins
         self._stopped_at = 0.0
         self._unsubscribe: Callable[[], None] | None = None
         self._exchange: Exchange | None = None
@@ -102,10 +103,10 @@ class ClientResult:
 
     def start(self, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> Self:
         """
-        Wait for a slot, send the request to a worker, and receive the start of its answer, or all of a small one.
+        Wait for a slot, send the request to a worker, and receive the start of the response, or all of a small one.
 
         Raises:
-            QueryError: There is no slot, or the statement failed; everything is given back.
+            QueryError: There is no slot, or the statement failed. All resources are released.
         """
         try:
             if cancel is not None:
@@ -126,7 +127,7 @@ class ClientResult:
         return self
 
     def entry(self) -> Statement:
-        """Return what the broker is told of the statement."""
+        """Return the description of the statement for the broker."""
         durations = self._pool.durations
         return Statement(
             id=self.query_id,
@@ -142,8 +143,8 @@ class ClientResult:
         return self
 
     def __next__(self) -> bytes:
-        """Return the next chunk of a complete answer, or raise the reason why there is none."""
-        if self._state is State.COMPLETE:  # No other thread changes it any more, so this needs no lock.
+        """Return the next chunk, or raise the reason why the response is incomplete."""
+        if self._state is State.COMPLETE:  # Other threads no longer change it, so no lock is needed.
             if not self._chunks:
                 raise StopIteration
             return self._chunks.popleft()
@@ -157,7 +158,7 @@ class ClientResult:
         try:
             self._check()
             self._receive()
-            # Take it before another thread may end this: an answer without its rest must not look complete.
+            # Take the chunk before another thread may end the statement. A partial response must not look complete.
             chunk = self._chunks.popleft() if self._chunks else None
             self._pause()
         except BaseException:
@@ -168,33 +169,33 @@ class ClientResult:
         return chunk
 
     def cancel(self) -> None:
-        """Stop the statement; the iterator raises `QueryCancelledError`."""
+        """Stop the statement. The iterator then raises `QueryCancelledError`."""
         self.stop(QueryCancelledError)
 
     def close(self) -> None:
-        """Stop the statement if it still runs, and give its slot back. Idempotent."""
+        """Stop the statement if it is still running, and return its slot. Idempotent."""
         self._end(unless_owned=True)
         if self._state not in _OVER:
             self.cancel()
-            self._end(unless_owned=True)  # The reader may have finished its step before there was a reason.
+            self._end(unless_owned=True)  # The reader may have finished its step before the reason was set.
 
-    # Called by the slot pool, `wake` and `refused` under its lock.
+    # Called by the slot pool. It holds its lock while it calls `wake` and `refused`.
 
     def wake(self) -> None:
-        """Let the thread that waits for a slot go on, because the statement has one, or a reason to stop."""
+        """Wake the thread that waits for a slot, because the statement has a slot or a reason to stop."""
         if self._state is State.QUEUED:
             self._state = State.ACTIVE
             if self._decided is not None:
                 self._decided.release()
 
     def refused(self, error: QueryError) -> None:
-        """Refuse a slot; ignored if the statement has one."""
+        """Refuse a slot. Ignored if the statement has a slot."""
         if self._state is State.QUEUED:
             self._reason = lambda: error
             self.wake()
 
     def stop(self, reason: Reason) -> None:
-        """Stop the statement because of *reason*; an earlier reason stands, unless the statement would be repeated."""
+        """Stop the statement because of *reason*. An earlier reason wins, unless the statement would be repeated."""
         with self._lock:
             if self._reason not in (None, reclaimed) or self._state in _OVER:
                 return
@@ -205,7 +206,7 @@ class ClientResult:
                 self._exchange.ask_to_stop()
 
     def check_time(self, now: float) -> None:
-        """End a wait whose time is up, and have a worker killed that neither answers nor stops in time."""
+        """End a wait whose time is up. Request the kill of a worker that neither responds nor stops in time."""
         if now >= self._deadline and self._state is State.QUEUED:
             with self._lock:
                 self.refused(self._timeout())
@@ -229,8 +230,8 @@ class ClientResult:
     def _wait_for_slot(self) -> None:
         self._check()
         self._pool.enter(self)
-        if self._state is State.QUEUED:  # Most get an unused slot at once.
-            decided = threading.Lock()  # An event costs several times as much.
+        if self._state is State.QUEUED:  # Most statements get an unused slot immediately.
+            decided = threading.Lock()  # An event would cost several times as much.
             decided.acquire()
             self._decided = decided
             if self._state is State.QUEUED:  # `wake` changes the state before it looks for the lock.
@@ -239,7 +240,7 @@ class ClientResult:
         self._check()
 
     def _begin(self) -> None:
-        """Send the request and wait for the first bytes of the answer."""
+        """Send the request and wait for the first bytes of the response."""
         while True:
             try:
                 exchange = self._connected()
@@ -252,7 +253,7 @@ class ClientResult:
                 return
 
     def _connected(self) -> Exchange:
-        """Start an exchange over the connection of the slot, which is made if there is none."""
+        """Start an exchange over the connection of the slot, which is created if there is none."""
         if self.slot is None:
             raise unreachable()
         reused = self.slot.connection is not None
@@ -273,7 +274,7 @@ class ClientResult:
             exchange.close()
 
     def _frame(self) -> bytes:
-        if (request := self._request) is None:  # not reached: it is sent before it is forgotten
+        if (request := self._request) is None:  # not reached, because it is sent before it is dropped
             raise EngineWorkerDiedError
         left_s = max(0.0, self._deadline - time.monotonic())
         query = replace(request.query, query_id=self.query_id, timeout_s=left_s)
@@ -281,16 +282,16 @@ class ClientResult:
             return encode(Kind.REQUEST, replace(request, query=query))
         except FrameError as error:
             raise ParameterError("The statement and its parameters are too long.") from error
-        except (TypeError, ValueError, RecursionError) as error:  # not JSON: the text is at fault, or a parameter
+        except (TypeError, ValueError, RecursionError) as error:  # not JSON, because of the SQL text or a parameter
             check_text(query.sql)
             if not isinstance(query.parameters, bytes):
                 check_values(query.parameters)
             raise ParameterError(UNKNOWN_TYPE) from error
 
     def _receive(self) -> None:
-        """Receive until there is a chunk or the answer is complete."""
+        """Receive until there is a chunk or the response is complete."""
         exchange = self._exchange
-        if exchange is None:  # not reached: only `_end` and `_disconnect` take it away
+        if exchange is None:  # not reached, because only `_end` and `_disconnect` remove it
             raise EngineWorkerDiedError
         while not exchange.chunks and self._state is not State.COMPLETE:
             try:
@@ -298,7 +299,7 @@ class ClientResult:
             except QueryError as error:
                 self._check()
                 is_late = exchange.phase is Phase.CUT and time.monotonic() >= self._deadline
-                if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the rest of the limit.
+                if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the remaining time.
                     self._learn(math.inf)
                     raise self._timeout() from None
                 raise
@@ -310,14 +311,14 @@ class ClientResult:
                 self._complete(exchange)
 
     def _pause(self) -> None:
-        """Let any thread end the statement from now on. Raises the reason to stop if there already is one."""
+        """Allow any thread to end the statement from now on. Raises the reason to stop if there already is one."""
         if self._state is State.COMPLETE:
             return
         with self._lock:
             if self._reason is None:
                 self._state = State.PAUSED
                 return
-        # A thread that stopped it has left the end to this one, whose caller may never ask for another chunk.
+        # The thread that stopped the statement relies on this one to end it, as the caller may not ask for more chunks.
         self._check()
 
     def _complete(self, exchange: Exchange) -> None:
@@ -334,7 +335,7 @@ class ClientResult:
             raise self._reason()
 
     def _end(self, state: State = State.ENDED, *, unless_owned: bool = False) -> None:
-        """End in *state* and give the slot back as soon as the worker has let go of the statement. Idempotent."""
+        """End in *state*, and return the slot as soon as the worker is done with the statement. Idempotent."""
         with self._lock:
             if self._state in _OVER or (unless_owned and self._state in _OWNED):
                 return
@@ -343,7 +344,7 @@ class ClientResult:
             if state is State.ENDED:
                 self._chunks.clear()
             exchange, self._exchange = self._exchange, None
-            # After a normal end the next statement takes over the connection.
+            # After a normal end, the next statement takes over the connection.
             if exchange is not None and exchange.is_reusable and self._reason is None:
                 exchange = None
             elif self.slot is not None and exchange is not None:
@@ -353,7 +354,7 @@ class ClientResult:
         if exchange is None:
             self._pool.leave(self)
         elif exchange.worker_is_done or kill:
-            # The slot first: the next statement still has to connect.
+            # Return the slot first, because the next statement still has to connect.
             self._pool.leave(self, kill=kill)
             exchange.close()
         else:
@@ -361,20 +362,20 @@ class ClientResult:
             self._give_back_later(exchange)
 
     def _give_back_later(self, exchange: Exchange) -> None:
-        """Give the slot back once the worker has stopped, without waiting for it here."""
+        """Return the slot once the worker has stopped, without waiting here."""
 
         def wait() -> None:
             self._pool.leave(self, kill=not exchange.drain(STOP_S))
 
         try:
             threading.Thread(target=wait, name="engine-farewell", daemon=True).start()
-        except RuntimeError:  # The process ends, or can start no more threads.
+        except RuntimeError:  # The process is ending, or cannot start more threads.
             self._pool.leave(self, kill=True)
             exchange.close()
 
 
 def _listed(sql: str) -> str:
-    """Truncate *sql* to what a list of statements shows. A message this short passes even while many others do."""
+    """Truncate *sql* for a list of statements, so that the message stays short even with many statements."""
     listed = sql[:ACTIVE_SQL_CHARACTERS].encode("utf-8", "replace").decode()
     is_short = len(encode(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
     return listed if is_short else listed[: LISTED_SQL_BYTES // _CHARACTER_BYTES]

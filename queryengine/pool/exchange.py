@@ -1,4 +1,4 @@
-"""One request to an engine worker and its answer, over a connection that may have served other statements before."""
+"""One request to an engine worker and its response, over a connection that may have served earlier statements."""
 
 import enum
 import inspect
@@ -26,7 +26,7 @@ _SEND_BYTES = 256 * 1024
 
 
 def _rebuilder(kind: type[QueryError]) -> Callable[[Failure], QueryError]:
-    """Return a function that makes *kind* from what its constructor takes."""
+    """Return a function that rebuilds an error of *kind* from its constructor arguments."""
     if "__init__" not in vars(kind):
         return lambda failure: kind(failure.message)
     parameters = inspect.signature(kind).parameters.values()
@@ -46,25 +46,25 @@ unreadable = partial(QueryError, "The engine's response cannot be read.")
 
 
 class NotStartedError(Exception):
-    """The worker has not started the statement and will not: another worker can run it."""
+    """The worker has not started the statement and will not start it. Another worker can run it."""
 
 
 class Phase(enum.Enum):
-    """How far the answer has come."""
+    """The progress of the response."""
 
-    SENT = enum.auto()  # nothing has come yet
-    STREAMING = enum.auto()  # the header has come
-    FINISHED = enum.auto()  # END or ERROR has come
-    CUT = enum.auto()  # the worker has closed the connection before that
+    SENT = enum.auto()  # nothing has arrived yet
+    STREAMING = enum.auto()  # the header has arrived
+    FINISHED = enum.auto()  # END or ERROR has arrived
+    CUT = enum.auto()  # the worker closed the connection before END or ERROR
 
 
 class Exchange:
     """
-    A request and its answer. One thread sends and receives; `ask_to_stop` and `hang_up` come from any.
+    A request and its response. One thread sends and receives. Any thread can call `ask_to_stop` and `hang_up`.
 
     Args:
-        connection: Leads to a worker that waits for a request.
-        reused: Whether it has served another statement: its worker may then end before it starts this one.
+        connection: The connection to a worker that is waiting for a request.
+        reused: Whether the connection has served another statement. The worker may then end before it starts this one.
     """
 
     def __init__(self, connection: socket.socket, *, reused: bool) -> None:
@@ -80,12 +80,12 @@ class Exchange:
 
     @property
     def worker_is_done(self) -> bool:
-        """Whether the worker has let go of the statement."""
+        """Whether the worker is done with the statement."""
         return self.phase in (Phase.FINISHED, Phase.CUT)
 
     @property
     def is_reusable(self) -> bool:
-        """Whether the worker waits for the next statement on the connection."""
+        """Whether the worker is waiting for the next statement on the connection."""
         return self.phase is Phase.FINISHED and self._decoder.is_between_frames
 
     def send(self, frame: bytes) -> None:
@@ -102,18 +102,18 @@ class Exchange:
         except OSError as error:
             if self._reused:
                 raise NotStartedError from error
-            # Otherwise the worker may have answered before it ended: `receive` will tell.
+            # Otherwise the worker may have responded before it ended, which `receive` will find out.
 
     def receive(self) -> None:
         """
-        Receive the next part of the answer.
+        Receive the next part of the response.
 
         Raises:
-            NotStartedError: The worker has ended before it read the request.
-            QueryError: The statement failed, or the answer stops before its end (`Phase.CUT`) or is no answer.
+            NotStartedError: The worker ended before it read the request.
+            QueryError: The statement failed, or the response is incomplete (`Phase.CUT`) or invalid.
         """
         try:
-            # Receive all of a long payload at once, so that it is never copied again.
+            # Receive a long payload at once, so that it is not copied again.
             flags = socket.MSG_WAITALL if self._decoder.missing else 0
             data = self._connection.recv(self._decoder.wanted, flags)
         except ConnectionResetError as error:
@@ -135,7 +135,7 @@ class Exchange:
             raise unreadable() from error
 
     def ask_to_stop(self) -> None:
-        """Close the sending side, so that the worker knows that nobody waits for the result."""
+        """Close the sending side, which tells the worker that the result is no longer needed."""
         self._asked_to_stop = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
@@ -150,7 +150,7 @@ class Exchange:
         self._connection.close()
 
     def drain(self, timeout_s: float) -> bool:
-        """Discard what a worker that was asked to stop still sends; False if it has not ended after *timeout_s*."""
+        """Discard the remaining data of a worker that was asked to stop. Return False if it runs after *timeout_s*."""
         until = time.monotonic() + timeout_s
         with self._connection:
             while (left_s := until - time.monotonic()) > 0:
@@ -182,7 +182,7 @@ class Exchange:
             self.phase = Phase.FINISHED
             raise _rebuilt(failure)
         elif kind is Kind.CLOSING and self.phase is Phase.SENT and (self._reused or self._asked_to_stop):
-            raise NotStartedError  # A new connection says so if the statement was stopped before it was sent.
+            raise NotStartedError  # On a new connection, the statement was stopped before it was sent.
         else:
             raise FrameError(f"a frame of kind {kind.name} is out of place")
 
@@ -192,7 +192,7 @@ def connect(path: str) -> socket.socket:
     Connect to an engine worker at *path*.
 
     Raises:
-        EngineUnavailableError: There is none, or this process has no descriptor left.
+        EngineUnavailableError: There is no worker, or this process has no free descriptors.
     """
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,20 +1,20 @@
 """
-The queue for execution slots: how many statements run at once, how many wait, and which runs next.
+The queue for execution slots, which decides how many statements run, how many wait, and which one runs next.
 
-An execution slot is the right to run one statement. Keys that wait get slots round robin; within a key the order is
-first come, first served. With two or more slots a key holds all of them only while it is alone: no other key has used a
-slot, or waited for one, within `ALONE_S`. So a flood of one key leaves a slot for the next statement of another. If a
-key comes back after that time and finds that another one holds every slot, it waits for `reclaim_s` at most: then the
-newest statement of that key is stopped. Callers without a key are exempt: with authentication off there is nobody to
-protect.
+An execution slot is the right to run one statement. Waiting keys get slots round robin. Within a key, statements are
+served in order of arrival. With two or more slots, a key may hold all of them only while it is alone: no other key has
+used a slot or waited for one within `ALONE_S`. A flood of statements from one key therefore leaves a slot for the next
+statement of another key. If a key returns after that time and finds that another key holds every slot, it waits for at
+most `reclaim_s`. Then the newest statement of the other key is stopped. Callers without a key are exempt, because with
+authentication off there is nobody to protect.
 
-A stopped statement is repeated if none of its rows have left the process. So taking a slot back costs its caller time
-and not the answer. The alternatives are worse for one of the two: waiting until a statement ends refuses the other key
-(the queue time-out is shorter than the time limit), and keeping a slot free all the time refuses statements of the
-first key although a worker is idle.
+A stopped statement is repeated if none of its rows have left the process. Reclaiming a slot therefore costs its caller
+time, but not the result. Each alternative is worse for one of the two keys. Waiting until a statement ends would refuse
+the other key, because the queue timeout is shorter than the time limit. Always keeping a slot free would refuse
+statements of the first key although a worker is idle.
 
-`FairQueue` decides and is not thread-safe; the broker calls it directly. `Admission` lets threads wait for it.
-`RateLimits` counts the requests of a minute.
+`FairQueue` makes the decisions and is not thread-safe. The broker calls it directly. `Admission` makes threads wait for
+its decisions. `RateLimits` counts the requests within a minute.
 """
 
 import enum
@@ -30,24 +30,24 @@ from queryengine.engine import Allowance
 from queryengine.errors import EngineBusyError
 from runtimeconf.model import QueryConfig
 
-#: A key may hold every slot if no other key has used or wanted one for this time.
+#: A key may hold every slot if no other key has used or requested a slot for this time.
 ALONE_S = 10.0
-#: The longest wait of a statement before it takes the last slot from a key that holds every slot.
+#: The maximum wait of a statement before it takes a slot from a key that holds every slot.
 RECLAIM_S = 2.0
-#: The same as a share of the longest wait for a slot: a stopped statement takes some time to end.
+#: The same as a fraction of the queue timeout, because a stopped statement takes some time to end.
 _RECLAIM_SHARE = 0.25
 
-#: Seconds between two looks of a thread that waits for a slot.
+#: Seconds between two checks of a thread that waits for a slot.
 _LOOK_S = 0.1
 
 
 def reclaim_s(queue_timeout_s: float) -> float:
-    """Return how long a statement waits before it takes a slot from a key that holds every slot."""
+    """Return the seconds that a statement waits before it takes a slot from a key that holds every slot."""
     return min(RECLAIM_S, _RECLAIM_SHARE * queue_timeout_s)
 
 
 class EntryState(enum.Enum):
-    """The state of a queue entry. It only moves down this list."""
+    """The state of a queue entry. It changes only in this order."""
 
     QUEUED = enum.auto()
     ADMITTED = enum.auto()
@@ -60,8 +60,8 @@ class QueueEntry:
     """
     A statement in a `FairQueue`. *on_decision* is called when a queued entry is admitted or evicted.
 
-    A *patient* entry can wait, because its process will soon have a free slot of its own. A *short* one is expected to
-    end soon; it `is_reserve` if it holds a slot that is kept for such entries.
+    A *patient* entry can wait, because its process will soon have its own free slot. A *short* entry is expected to end
+    soon. It `is_reserve` if it holds a slot that is reserved for short entries.
     """
 
     key: str
@@ -74,12 +74,12 @@ class QueueEntry:
 
 class FairQueue:
     """
-    At most *slots* statements run at once; at most *max_queued* wait.
+    A queue in which at most *slots* statements run at once and at most *max_queued* wait.
 
-    With *several_keys* a key holds the last slot only while it is alone, so that the next statement of another key
-    finds one. When the queue is full and a key with fewer queued statements arrives, the newest entry of the longest
-    queue is evicted. A patient entry is queued once *patient_slots* statements run (default: *slots*). The last
-    *reserved* slots are for short entries only.
+    With *several_keys*, a key may hold the last slot only while it is alone, so that the next statement of another key
+    finds a slot. If the queue is full and a key with fewer queued statements arrives, the newest entry of the longest
+    queue is evicted. A patient entry is queued if *patient_slots* statements are running (default: *slots*). The last
+    *reserved* slots are only for short entries.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class FairQueue:
         self._slots_per_key = max(1, slots - 1) if several_keys else slots
         self._max_queued = max_queued
         self._running: dict[str, int] = {}
-        self._most: dict[str, int] = {}  # of keys with a limit of their own
+        self._most: dict[str, int] = {}  # for keys with their own limit
         self._used_at: dict[str, float] = {}  # when a key last entered or left, for some time; the latest is last
         self._queues: OrderedDict[str, deque[QueueEntry]] = OrderedDict()  # in round-robin order; none is empty
 
@@ -114,10 +114,10 @@ class FairQueue:
         most: int | None = None,
     ) -> QueueEntry:
         """
-        Ask for a slot for a statement of *key* ("" for a caller without a key), of which *most* may run at once.
+        Request a slot for a statement of *key* ("" for a caller without a key). At most *most* of them run at once.
 
-        The entry is admitted at once or queued. *on_decision* is called during a later call of this object, when the
-        queued entry is admitted or evicted.
+        The entry is admitted immediately or queued. *on_decision* is called during a later call of this object, when
+        the queued entry is admitted or evicted.
 
         Raises:
             EngineBusyError: The queue is full.
@@ -127,7 +127,7 @@ class FairQueue:
             self._most[key] = most
         self._use(key)
         self.admit_due()
-        # No queued entry could use a slot that is free now: each is patient, or its key is at its limit.
+        # No queued entry can use a slot that is free now, because each is patient or its key is at its limit.
         if self._fits(entry):
             self._admit(entry)
             return entry
@@ -153,33 +153,33 @@ class FairQueue:
             self._admit_queued()
 
     def hurry(self, entry: QueueEntry) -> None:
-        """Make *entry* a patient one no longer."""
+        """Make *entry* no longer patient."""
         entry.patient = False
         self._admit_queued()
 
     def admit_due(self) -> None:
-        """Admit queued entries that could not run before: a key may have become the only one."""
+        """Admit queued entries that could not run before, because their key may be the only one now."""
         if self.waiting:
             self._admit_queued()
 
     @property
     def holder_of_all(self) -> str | None:
-        """The key that holds more slots than it may while other keys want one, which is every slot; usually None."""
+        """The key that holds every slot, which is too many if other keys need one; usually None."""
         return next((key for key, count in self._running.items() if key and count > self._slots_per_key), None)
 
     def may_run(self, key: str) -> bool:
-        """Whether *key* holds fewer slots than its limit."""
+        """Return True if *key* holds fewer slots than its limit."""
         running = self._running.get(key, 0)
         is_within = running < self._slots_per_key or (running < self._slots and self._is_alone(key))
         return not key or (is_within and running < self._most.get(key, self._slots))
 
     def needs_one_slot(self, entry: QueueEntry) -> bool:
-        """Whether one freed slot would let *entry* run, the limit of its key aside."""
+        """Return True if one freed slot would be enough to run *entry*, ignoring the limit of its key."""
         unreserved = self.running - self._in_reserve
         return self.running <= self._limit(entry) and (entry.short or unreserved <= self._unreserved)
 
     def _is_alone(self, key: str) -> bool:
-        """Whether no other key uses a slot, waits for one, or did so within `ALONE_S`."""
+        """Return True if no other key uses a slot, waits for one, or did so within `ALONE_S`."""
         if any(other not in ("", key) for keys in (self._running, self._queues) for other in keys):
             return False
         last = next((used_at for other, used_at in reversed(self._used_at.items()) if other != key), None)
@@ -237,28 +237,28 @@ class FairQueue:
 
 
 class Admission:
-    """The `queue` of *limits* for threads, which wait for a slot."""
+    """Makes threads wait for a slot in a `queue` with *limits*."""
 
     def __init__(self, limits: QueryConfig, *, several_keys: bool = True) -> None:
         self._lock = threading.Lock()
         self.queue = FairQueue(slots=limits.workers, max_queued=limits.max_queued, several_keys=several_keys)
         self._queue_timeout_s = limits.queue_timeout_s
-        self._running: dict[QueueEntry, Interruption] = {}  # of keys, in the order of admission
+        self._running: dict[QueueEntry, Interruption] = {}  # statements with a key, in the order of admission
 
     def enter(
         self, key: str, interruption: Interruption, most: int | None = None, timeout_s: float | None = None
     ) -> Callable[[], None]:
         """
-        Wait for a slot for a statement of *key* ("" for a caller without a key), of which *most* may run at once.
+        Wait for a slot for a statement of *key* ("" for a caller without a key). At most *most* of them run at once.
 
-        The wait takes *timeout_s* seconds at most, by default `queue_timeout`.
+        The wait takes at most *timeout_s* seconds, by default `queue_timeout`.
 
         Returns:
-            The function that frees the slot. It may be called more than once, from any thread.
+            The function that frees the slot. It can be called repeatedly, from any thread.
 
         Raises:
             EngineBusyError: The queue is full, or the wait took too long.
-            QueryError: *interruption* was stopped meanwhile; its reason.
+            QueryError: The reason why *interruption* was stopped in the meantime.
         """
         interruption.check()
         woken = threading.Event()
@@ -296,7 +296,7 @@ class Admission:
         raise EngineBusyError
 
     def _reclaim(self, waiting: QueueEntry) -> None:
-        """Stop the newest statement of a key that holds every slot, unless one of them is stopped already."""
+        """Stop the newest statement of a key that holds every slot, unless one of its statements is already stopped."""
         holder = self.queue.holder_of_all
         if holder in (None, waiting.key) or not waiting.key:
             return
@@ -316,24 +316,24 @@ WINDOW_S = 60
 
 class RateLimits:
     """
-    The requests of each key within the last minute, counted for all processes of a runtime. Safe from any thread.
+    The requests of each key within the last minute, counted for all processes of a runtime. Thread-safe.
 
-    At most `requests_per_minute` requests are allowed in any 60 seconds. They are counted by the second, so a request
-    is forgotten up to a second late. A refused request does not count. *clock* gives seconds, as `time.monotonic`.
+    At most `requests_per_minute` requests are allowed in any 60 seconds. They are counted per second, so a request is
+    forgotten up to one second late. A refused request does not count. *clock* returns seconds, like `time.monotonic`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: By key, the number of its requests in each second, oldest first.
+        #: The number of requests in each second by key, oldest first.
         self._counts: dict[str, dict[int, int]] = {}
 
     def take(self, key: str, per_minute: int, instead_of: int | None = None) -> Allowance:
         """
         Count a request of *key*, unless it made *per_minute* requests within the last minute.
 
-        *instead_of* is the `counted_at` of an earlier part of the same request. It is forgotten, so that a request of
-        several calls counts once, at its last call.
+        *instead_of* is the `counted_at` of an earlier part of the same request. That part is forgotten, so that a
+        request with several calls counts once, at its last call.
         """
         second = int(self._clock())
         with self._lock:

@@ -1,14 +1,14 @@
 """
-The frames between an engine client, the broker and an engine worker, over Unix sockets.
+The frames that engine clients, the broker and engine workers exchange over Unix sockets.
 
-A frame is one byte of kind, four bytes of payload length (unsigned, network order), and the payload: a JSON object in
-UTF-8 (`queryengine.pool.messages`), or bytes for DATA.
+A frame consists of one byte for the kind, four bytes for the payload length (unsigned, network byte order), and the
+payload. The payload is a JSON object in UTF-8 (`queryengine.pool.messages`), or bytes for DATA.
 
-On a worker's connection the client sends a REQUEST. The worker answers with HEADER, any number of DATA and END, or with
-ERROR at any point; then the next REQUEST may follow. An answer without END or ERROR was cut; therefore each piece of a
-stream follows a PROGRESS, with the figures so far. A worker that accepts no further REQUEST sends CLOSING. It has not
-started a REQUEST that crosses this frame, nor one sent to a connection that turns out to be closed or reset, because it
-reads a REQUEST to its end first.
+On a worker's connection, the client sends a REQUEST. The worker responds with HEADER, any number of DATA frames, and
+END, or with ERROR at any point. Then the next REQUEST may follow. A response without END or ERROR is incomplete.
+Because this can happen, a PROGRESS frame with the current timings precedes each piece of a stream. A worker that
+accepts no further REQUEST sends CLOSING. If a REQUEST crosses this frame, or was sent to a connection that turns out to
+be closed or reset, the worker has not started it, because it first reads a REQUEST to its end.
 
 A broker's connection carries MESSAGE frames in both directions.
 """
@@ -22,17 +22,17 @@ import msgspec
 
 _HEAD = struct.Struct("!BI")
 
-#: The largest payload of DATA, and the size into which a stream of bytes is split to bound the memory of a reader.
+#: The maximum DATA payload, and the size into which a byte stream is split to limit the reader's memory use.
 MAX_DATA_BYTES = 2**31 - 1
 STREAM_DATA_BYTES = 1024 * 1024
 
-#: How much is received at once, until a frame is known to be larger.
+#: The number of bytes to receive at once, until a frame is known to be larger.
 _READ_BYTES = 64 * 1024
 
-#: A DATA payload that misses at least this much is kept in pieces, which are joined at its end.
+#: A DATA payload with at least this many missing bytes is kept in pieces, which are joined at the end.
 _LONG_BYTES = 64 * 1024
 
-#: The largest JSON payload. A statement with its parameters is the largest kind.
+#: The maximum JSON payload. The largest payloads are statements with their parameters.
 MAX_JSON_BYTES = 256 * 1024 * 1024
 
 
@@ -56,14 +56,14 @@ _to_json = msgspec.json.Encoder().encode
 
 
 class FrameError(Exception):
-    """The bytes are not frames, or not the ones expected; `str()` is for the log."""
+    """The bytes are not frames, or not the expected frames. `str()` is for the log."""
 
 
 def encode_data(*parts: bytes | memoryview, limit: int = STREAM_DATA_BYTES) -> Iterator[bytes | memoryview]:
     """
-    Split *parts*, which follow each other, into DATA frames of at most *limit* bytes; no frame for no bytes.
+    Split the consecutive *parts* into DATA frames of at most *limit* bytes. Without bytes, there is no frame.
 
-    Yields heads and payloads separately, so that no payload is copied.
+    Headers and payloads are yielded separately, so that no payload is copied.
     """
     views = [memoryview(part) for part in parts]
     left = sum(map(len, views))
@@ -82,12 +82,12 @@ def encode_data(*parts: bytes | memoryview, limit: int = STREAM_DATA_BYTES) -> I
 
 def encode(kind: Kind, content: Any) -> bytes:
     """
-    Return a frame of *kind* that carries *content*, a struct or a mapping, as JSON.
+    Return a frame of *kind* with *content*, a struct or a mapping, as JSON.
 
     Raises:
-        FrameError: It is too large to be sent.
-        UnicodeEncodeError: It contains a lone surrogate.
-        TypeError, ValueError, RecursionError: It contains something else that JSON does not know.
+        FrameError: *content* is too large to be sent.
+        UnicodeEncodeError: *content* contains a lone surrogate.
+        TypeError, ValueError, RecursionError: *content* contains anything else that JSON does not support.
     """
     payload = _to_json(content)
     if len(payload) > MAX_JSON_BYTES:
@@ -97,15 +97,15 @@ def encode(kind: Kind, content: Any) -> bytes:
 
 class FrameDecoder:
     """
-    Assembles frames from bytes in pieces of any size. For one connection and one thread.
+    Assembles frames from pieces of any size. For one connection and one thread.
 
-    A frame whose head announces more than *max_json_bytes* of JSON is refused before its payload arrives.
+    A frame whose header announces more than *max_json_bytes* of JSON is refused before its payload arrives.
     """
 
     def __init__(self, *, max_json_bytes: int = MAX_JSON_BYTES) -> None:
         self._buffer = bytearray()
         self._max_json_bytes = max_json_bytes
-        #: The pieces of a long DATA payload, which bypasses the buffer, and how many of its bytes are missing.
+        #: The pieces of a long DATA payload, which bypasses the buffer, and the number of its missing bytes.
         self._long: list[bytes | memoryview] = []
         self.missing = 0
         self._follows_long = False
@@ -113,19 +113,19 @@ class FrameDecoder:
     @property
     def wanted(self) -> int:
         """
-        The number of bytes to receive next, so that as little as possible is copied.
+        The number of bytes to receive next, chosen to minimise copying.
 
-        It is the missing part of a long payload, and after one only the head of the next frame: then a long payload
-        never starts in the buffer.
+        For a long payload, this is the missing part. After a long payload, it is only the header of the next frame, so
+        that another long payload does not start in the buffer.
         """
         return self.missing or (_HEAD.size if self._follows_long else _READ_BYTES)
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[Kind, bytes]]:
         """
-        Add *data*, and yield the frames that are complete.
+        Add *data*, and yield the complete frames.
 
         Raises:
-            FrameError: The bytes are not a frame.
+            FrameError: The bytes are not a valid frame.
         """
         if self.missing:
             part = data if len(data) <= self.missing else data[: self.missing]

@@ -1,8 +1,8 @@
 """
-Engine workers under gunicorn's arbiter: the settings, and a worker class that speaks frames instead of HTTP.
+Engine workers under gunicorn's arbiter: the settings, and a worker class that uses frames instead of HTTP.
 
-gunicorn forks the workers and gives them the listening socket and a heartbeat file. This class uses only names of
-`SyncWorker` without a leading underscore; `test_gunicorn_worker` fails when an upgrade moves one.
+gunicorn forks the workers, which inherit the listening socket and a heartbeat file. The class uses only `SyncWorker`
+names without a leading underscore. `test_gunicorn_worker` fails if an upgrade moves one of them.
 """
 
 import gc
@@ -29,27 +29,27 @@ from system.scratch import scratch_parent
 
 logger = logging.getLogger(__name__)
 
-#: The interval between two heartbeats of an idle worker.
+#: Seconds between two heartbeats of an idle worker.
 HEARTBEAT_S = 1.0
-#: The pause after a failed accept, for example when the process has no descriptor left.
+#: Seconds to pause after a failed accept, for example if the process has no free descriptors.
 ACCEPT_RETRY_S = 0.1
 
-#: Files of the engine are readable for this user only.
+#: Only this user can read the engine's files.
 PRIVATE_UMASK = 0o077
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - gunicorn creates the file safely and unlinks it
 
-#: Signals to the process group that are for the arbiter, or that have no meaning here.
+#: Signals to the process group that are meant for the arbiter, or that have no meaning here.
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
-#: Signals that end the process even if it is busy: the kernel acts, not Python.
+#: Signals that end the process even if it is busy, because the kernel handles them instead of Python.
 _FATAL = (signal.SIGABRT, signal.SIGALRM, signal.SIGQUIT, signal.SIGXCPU)
 
 
 def options(config: RuntimeConfig) -> dict[str, Any]:
-    """Return gunicorn's settings for the engine of *config*, which must also be the one in `runtimeconf.state`."""
+    """Return gunicorn's settings for the engine of *config*, which must also be set in `runtimeconf.state`."""
     return {
         "bind": [f"unix:{config.engine_dir / ENGINE_SOCKET}"],
-        "umask": 0o177,  # of the socket: only this user's processes may connect
+        "umask": 0o177,  # for the socket: only this user's processes may connect
         "worker_class": "queryengine.pool.gunicorn_worker.EngineWorker",
         "workers": config.query.workers,
         "timeout": 0,  # `EngineArbiter` decides when a worker is stuck
@@ -66,7 +66,7 @@ class EngineWorker(SyncWorker):
     """A process that runs one statement at a time and may be killed at any moment."""
 
     def init_process(self) -> None:
-        """Confine this process, then serve. A failure exits with 1: a plain gunicorn arbiter would end with 3."""
+        """Confine this process, then serve. A failure exits with 1, because 3 would end a plain gunicorn arbiter."""
         try:
             self._confine()
             super().init_process()
@@ -75,10 +75,10 @@ class EngineWorker(SyncWorker):
             sys.exit(1)
 
     def load_wsgi(self) -> None:
-        """Load nothing: there is no WSGI application."""
+        """Do nothing, because there is no WSGI application."""
 
     def init_signals(self) -> None:
-        """Let SIGTERM end the process after its statement, and the kernel end it at once for the fatal signals."""
+        """Make SIGTERM end the process after its statement, and make fatal signals end it immediately."""
         super().init_signals()
         for ignored in _IGNORED:
             signal.signal(ignored, signal.SIG_IGN)
@@ -93,12 +93,12 @@ class EngineWorker(SyncWorker):
         self._poll.register(self.PIPE[0], select.EPOLLIN)
         self._server = StatementServer(runtimeconf.state.get_config(), self._report, lambda: not self.alive)
         self._server.warm_up()
-        # These objects stay: a collection that traversed them would delay a statement by about 20 ms.
+        # These objects are permanent. A garbage collection that traverses them would delay a statement by about 20 ms.
         gc.freeze()
         self._server.be_idle()
         super().run()
         self._server.close()
-        # Skip the interpreter's shutdown, which is slow and not safe with the threads of DuckDB and pyarrow.
+        # Skip the interpreter's shutdown, which is slow and unsafe with the threads of DuckDB and pyarrow.
         os._exit(0)
 
     def wait(self, timeout: float) -> None:
@@ -121,10 +121,10 @@ class EngineWorker(SyncWorker):
             time.sleep(ACCEPT_RETRY_S)
 
     def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
-        """Answer the statements of *client*."""
+        """Serve the statements of *client*."""
         if self._has_stack:
             self._server.serve(client)
-        else:  # In this thread a deeply nested statement would overflow the stack.
+        else:  # A deeply nested statement would overflow the stack of this thread.
             serving = threading.Thread(target=self._server.serve, args=[client], name="engine-statements")
             serving.start()
             serving.join()
@@ -133,14 +133,14 @@ class EngineWorker(SyncWorker):
 
     def _report(self, state: WorkerState) -> None:
         write_state(self.tmp.fileno(), state)
-        self.notify()  # the write has set the file's time from another clock than gunicorn's
+        self.notify()  # The write set the file's time from a different clock than gunicorn's.
 
     def _confine(self) -> None:
         process_limits.die_with_parent(self.ppid)
         os.umask(PRIVATE_UMASK)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
-        process_limits.raise_soft_limit()  # It opens each snapshot, and again while a session replaces another.
+        process_limits.raise_soft_limit()  # Replacing a session opens each snapshot twice.
         config = runtimeconf.state.get_config()
         process_limits.confine(file_bytes=config.query.temp_directory_limit_bytes)
         process_limits.reuse_memory()
@@ -151,6 +151,6 @@ class EngineWorker(SyncWorker):
 def writable(config: RuntimeConfig) -> list[Path]:
     """Return the directories to which a worker may write."""
     directories = []
-    with suppress(OSError):  # The engine will not start then, and another worker tries later.
+    with suppress(OSError):  # In this case the engine will not start, and another worker tries later.
         directories.append(scratch_parent(config.state_dir))
     return directories

@@ -1,9 +1,9 @@
 """
-The engine in the process that asks: statements run in threads of this process.
+The in-process engine, which runs statements in threads of the current process.
 
-A statement enters the list of active ones, passes the gate, waits in the fair queue for an execution slot, and runs.
-This engine cannot end a call inside DuckDB that ignores its interrupt flag; engine workers (`queryengine.pool.client`),
-which are processes that can be killed, have the same interface.
+A statement is added to the list of active statements, passes the gate, waits in the fair queue for an execution slot,
+and runs. This engine cannot end a DuckDB call that ignores its interrupt flag. Engine workers
+(`queryengine.pool.client`), which are processes that can be killed, have the same interface.
 """
 
 import math
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False, slots=True)
 class _ActiveStatement:
-    """A statement from its arrival until it has released its slot; *cancel* and `stop` stop it, from any thread."""
+    """A statement from its arrival until it has released its slot. *cancel* and `stop` stop it from any thread."""
 
     query: Query
     cancel: CancelToken | None
@@ -60,28 +60,28 @@ class _ActiveStatement:
 
 class InProcessEngine:
     """
-    A `QueryEngine` for one process with threads. It is made after any fork, and closed by its maker.
+    A `QueryEngine` for one process with threads. Create it after any fork. Its creator closes it.
 
-    *several_keys* says whether there is more than one key to be fair to.
+    *several_keys*: there is more than one key to be fair to.
     """
 
     def __init__(self, config: RuntimeConfig, *, several_keys: bool = True) -> None:
         """
-        Check the views and open a session over what is published.
+        Check the views and open a session over the published data.
 
         Raises:
-            ConfigError: A view cannot be made.
+            ConfigError: A view cannot be created.
             EngineUnavailableError: The engine cannot start.
             RuntimeError: This process runs on gevent.
         """
         monkey = sys.modules.get("gevent.monkey")
         if monkey is not None and monkey.is_module_patched("threading"):
-            # One query would block every other greenlet until it ends.
+            # One query would block all other greenlets until it ends.
             raise RuntimeError(
                 "The engine needs threads, and gevent has replaced them: run the server with gunicorn's gthread or "
                 "sync worker, or with the command `serve`."
             )
-        # In the order of arrival. No lock: adding, removing and listing the keys of a dictionary are atomic.
+        # In order of arrival. No lock is needed, because adding, removing and listing dictionary keys are atomic.
         self._active: dict[_ActiveStatement, None] = {}
         self._limits = config.query
         self._admission = Admission(config.query, several_keys=several_keys)
@@ -89,25 +89,25 @@ class InProcessEngine:
         self._runner = StatementRunner(config, DuckDBBackend(config, variant_casts=False))
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> StatementResult:
-        """As `QueryEngine.run`; a small result is computed to its end."""
+        """See `QueryEngine.run`. A small result is computed to its end."""
         return self._until_done(_ActiveStatement(query, cancel, admitted), self._runner.run)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
-        """As `QueryEngine.describe`."""
+        """See `QueryEngine.describe`."""
         return self._until_done(
             _ActiveStatement(query, cancel), partial(self._runner.describe, speculate_s=speculate_s)
         )
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        """As `QueryEngine.admit`."""
+        """See `QueryEngine.admit`."""
         return self._runner.admit(sql, relations)
 
     def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
-        """As `QueryEngine.count_request`, in this process."""
+        """See `QueryEngine.count_request`. Only requests to this process are counted."""
         return self._rate_limits.take(fingerprint, per_minute, instead_of)
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
-        """As `QueryEngine.active`."""
+        """See `QueryEngine.active`."""
         return tuple(
             ActiveQuery(
                 query_id=one.query.query_id,
@@ -119,7 +119,7 @@ class InProcessEngine:
         )
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
-        """As `QueryEngine.cancel`."""
+        """See `QueryEngine.cancel`."""
         found = [one for one in self._active_of(fingerprint) if one.query.query_id == query_id]
         for one in found:
             one.stop()
@@ -127,19 +127,19 @@ class InProcessEngine:
 
     @property
     def instance_id(self) -> object | None:
-        """As `QueryEngine.instance_id`: this object, until it is closed."""
+        """See `QueryEngine.instance_id`. This is the engine object itself until it is closed."""
         return None if self._runner.closed else self
 
     def status(self) -> EngineStatus | None:
-        """Return None: there are no worker processes."""
+        """Return None, because there are no worker processes."""
         return None
 
     def is_alive(self) -> bool:
-        """As `QueryEngine.is_alive`."""
+        """See `QueryEngine.is_alive`."""
         return self._runner.is_alive()
 
     def close(self) -> None:
-        """Stop everything that runs, and free what it holds. Twice is harmless."""
+        """Stop all statements and release all resources. Repeated calls are harmless."""
         self._runner.close()
 
     def _active_of(self, fingerprint: str) -> list[_ActiveStatement]:
@@ -148,7 +148,7 @@ class InProcessEngine:
     def _until_done(
         self, active: _ActiveStatement, run: Callable[[Query, Interruption, ExitStack, WaitForSlot], _T]
     ) -> _T:
-        """*run* the statement, and again with the rest of its time whenever another key has taken its slot."""
+        """Run the statement with *run*. Whenever another key takes its slot, run it again with its remaining time."""
         began = time.monotonic()
         query = active.query
         limit_s = query.time_limit_s(self._limits) if query.timeout_s is None else query.timeout_s
@@ -165,7 +165,7 @@ class InProcessEngine:
             active.interruption, active.is_repeated, active.is_running = Interruption(), True, False
 
     def _enter(self, active: _ActiveStatement, held: ExitStack) -> WaitForSlot:
-        """List the statement as active, let it be cancelled, and return what waits for its slot."""
+        """List the statement as active, make it cancellable, and return the function that waits for its slot."""
         self._active[active] = None
         held.callback(self._active.pop, active, None)
         if active.cancel is not None:

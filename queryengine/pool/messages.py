@@ -1,8 +1,8 @@
 """
-What is said between an engine client, the broker and an engine worker. msgspec encodes and checks it.
+The messages between engine clients, the broker and engine workers. msgspec encodes and validates them.
 
-A *request* to a worker is a `Request`. Its answer is a `Header`, `QueryTimings` before each piece of a stream, and an
-`End`; or a `Failure`. A client process holds one connection to the broker, which carries the other messages.
+A client sends a `Request` to a worker. The response is a `Header`, `QueryTimings` before each piece of a stream, and an
+`End`; or a `Failure`. Each client process has one connection to the broker, which carries the other messages.
 """
 
 from typing import Literal, TypeVar
@@ -18,9 +18,9 @@ _T = TypeVar("_T")
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    What a worker is to do with a statement, which it receives with its `query_id` and the rest of its time.
+    The call that a worker must make for a statement, which has its `query_id` and its remaining time.
 
-    `relations` belong to "admit", `speculate_s` to "describe".
+    `relations` is for "admit", and `speculate_s` is for "describe".
     """
 
     call: Literal["run", "describe", "admit"]
@@ -30,13 +30,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The beginning of rows. `data_version` is that of `QueryResult`."""
+    """The message before the rows. For `data_version`, see `QueryResult`."""
 
     data_version: Signature = None
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The end of a complete answer: to "describe" a `description`, to "admit" a `statement`."""
+    """The end of a complete response, with a `description` for "describe" or a `statement` for "admit"."""
 
     timings: QueryTimings = msgspec.field(default_factory=QueryTimings)
     description: Description | None = None
@@ -44,7 +44,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error of `queryengine.errors` by its code; `arguments` are those that its constructor takes."""
+    """An error of `queryengine.errors`, identified by its code. `arguments` are its constructor arguments."""
 
     code: str
     message: str
@@ -64,10 +64,11 @@ FAILURE = msgspec.json.Decoder(Failure)
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    A statement that is queued or that a slot is used for.
+    A statement that is queued or has a slot.
 
-    A `short` one was short before, a `repeated` one was reclaimed before. An `inner` one is the runtime's own: no
-    caller may see or stop it. `concurrent` statements of its key may run at once.
+    A `short` statement was short before. A `repeated` statement was stopped before because its slot was reclaimed. An
+    `inner` statement is the runtime's own, so callers cannot see or stop it. At most `concurrent` statements of the key
+    may run at once.
     """
 
     id: str
@@ -80,11 +81,11 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Asked(msgspec.Struct, omit_defaults=True, tag_field="do", tag=str.lower):
-    """A message of a client."""
+    """A message from a client to the broker."""
 
 
 class Enter(_Asked):
-    """Asks for a slot for a statement. A *patient* one can wait: see the scheduler."""
+    """Requests a slot for a statement. A *patient* statement can wait (see `slot_scheduler`)."""
 
     key: str
     statement: Statement
@@ -92,13 +93,13 @@ class Enter(_Asked):
 
 
 class Hurry(_Asked):
-    """Ends the patience of a statement."""
+    """Makes a statement no longer patient."""
 
     id: str
 
 
 class Leave(_Asked):
-    """Removes a statement from the queue, or frees a slot; *kill* names a statement whose worker is killed first."""
+    """Removes a statement from the queue, or frees a slot. If *kill* names a statement, its worker is killed first."""
 
     id: str = ""
     slot: int | None = None
@@ -132,7 +133,7 @@ class Cancel(_Asked):
 
 
 class Count(_Asked):
-    """Counts a request of a key: see `RateLimits.take`."""
+    """Counts a request of a key; see `RateLimits.take`."""
 
     ask: int
     key: str
@@ -141,13 +142,13 @@ class Count(_Asked):
 
 
 class Reported(_Asked):
-    """Ends the reports that a `Report` asked for."""
+    """Ends the reports that a `Report` requested."""
 
     ask: int
 
 
 class _Said(msgspec.Struct, omit_defaults=True, tag_field="is", tag=str.lower):
-    """A message of the broker."""
+    """A message from the broker to a client."""
 
 
 class Admitted(_Said):
@@ -166,7 +167,7 @@ class Busy(_Said):
 
 
 class Stopping(_Said):
-    """A statement is stopped or refused, because the runtime stops."""
+    """A statement is stopped or refused because the runtime is stopping."""
 
     id: str
 
@@ -184,13 +185,13 @@ class Reclaimed(_Said):
 
 
 class Recall(_Said):
-    """A slot is to be given back after the statement that it is used for."""
+    """A slot must be returned after its current statement."""
 
     slot: int
 
 
 class Report(_Said):
-    """Another client lists or cancels statements: each use of a slot is to be reported now."""
+    """Another client lists or cancels statements, so the use of each slot must be reported now."""
 
     ask: int
 
@@ -218,9 +219,9 @@ class Counted(_Said):
 
 class Status(_Said, omit_defaults=False):
     """
-    The numbers of workers and statements: every second, and when one of the first three has changed.
+    The numbers of workers and statements, sent every second and when one of the first three has changed.
 
-    While a runtime is *stopping*, statements are refused.
+    While the runtime is *stopping*, statements are refused.
     """
 
     alive: int = 0
@@ -241,10 +242,10 @@ SAID: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
 
 def decoded(payload: bytes, decoder: "msgspec.json.Decoder[_T]") -> _T:
     """
-    Return what a frame carries.
+    Return the message in a frame's payload.
 
     Raises:
-        FrameError: It is something else.
+        FrameError: *payload* is not a message for *decoder*.
     """
     try:
         return decoder.decode(payload)

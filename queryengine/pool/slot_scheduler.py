@@ -1,22 +1,23 @@
 """
-The broker's decisions: which statement gets an execution slot, and which slot is recalled for it.
+The broker's decisions: which statement gets an execution slot, and which slot is recalled for a waiting statement.
 
-A slot is granted to a key and a client process. The process may keep it and run one statement of that key after
-another in it, so a short statement costs the broker no message. The broker recalls a slot when it is needed elsewhere:
-at once for another key, and after `QUANTUM_S` for another process of the same key, until each has its share. A
-recalled slot that does not come back soon runs a long statement; then the broker recalls another as well.
+A slot is granted to a key and a client process. The process may keep the slot and run one statement of that key after
+another, so short statements do not cost the broker a message each. The broker recalls a slot if it is needed elsewhere:
+immediately for another key, and after `QUANTUM_S` for another process of the same key, until each process has its
+share. A recalled slot that is not returned soon is running a long statement, so the broker recalls another one.
 
-More slots than processors help while some statements take long, and only cost while all are short. A process whose
-slots rotate therefore asks for another one with patience: it is granted while fewer slots than processors are in use,
-and after that only at the expense of a process that has more or leaves one unused. When more slots than processors
-rotate, one of them is recalled.
+More slots than processors help if some statements are long, but only have a cost if all are short. Therefore a process
+whose slots rotate requests another slot patiently. The request is granted while fewer slots than processors are in use.
+After that, it is granted only at the expense of a process that has more slots or an unused one. If more slots than
+processors rotate, one of them is recalled.
 
-A key that is alone may hold every slot (`FairQueue`). Once a statement of another key has waited for a while, the
-newest statement of that key is stopped, and its slot passes to the other key. The client repeats it, if none of its
-rows have been passed on. A repeated statement may wait until its time limit, and is the last to be stopped again.
+A key that is alone may hold every slot (`FairQueue`). If a statement of another key has waited for a while, the newest
+statement of the first key is stopped, and its slot passes to the other key. The client repeats the stopped statement if
+none of its rows have been passed on. A repeated statement may wait until its time limit, and is the last one to be
+stopped again.
 
-Some slots may be reserved for statements that were short before. A reserved slot serves one statement: it is recalled
-as soon as it is granted.
+Some slots may be reserved for statements that were short before. A reserved slot serves only one statement, because it
+is recalled as soon as it is granted.
 """
 
 import itertools
@@ -35,26 +36,26 @@ from queryengine.pool.frames import FrameDecoder, FrameError
 from queryengine.pool.messages import Admitted, Busy, Enter, Recall, Reclaimed, Said, Statement
 from runtimeconf.model import QueryConfig
 
-#: How long a client process keeps a slot that another process wants for the same key.
+#: Seconds that a client process keeps a slot that another process needs for the same key.
 QUANTUM_S = 0.02
 #: A statement that has waited this long may take a slot of its key from any process, regardless of their shares.
 SHARE_S = 0.2
-#: A slot is freed when this many checks in a row find a free worker and no worker that runs the slot's statement.
+#: A slot is freed after this many consecutive checks find a free worker and no worker running the slot's statement.
 MISSED_CHECKS = 3
-#: The processors that this process may use.
+#: The number of processors that this process may use.
 PROCESSORS = len(os.sched_getaffinity(0))
-#: The largest message accepted from a client, with room to spare: clients truncate the SQL text.
+#: The maximum size of a client message, with room to spare because clients truncate the SQL text.
 MAX_MESSAGE_BYTES = 64 * 1024
-#: A recalled slot that has not come back after this time is no longer counted on: the broker recalls another.
+#: If a recalled slot has not been returned after this time, the broker recalls another one.
 RECALL_S = 0.02
 #: A slot is in rotation if its client has reported another statement for it within this time.
 ROTATION_S = 0.15
-#: If a slot has not come back this long after its statement was stopped, another statement is stopped.
+#: If a slot has not been returned this many seconds after its statement was stopped, another statement is stopped.
 RECLAIM_AGAIN_S = 5.0
 
 
 class StatementRecord:
-    """A statement that is queued or that a slot is used for."""
+    """A statement that is queued or has a slot."""
 
     entry: QueueEntry
 
@@ -85,15 +86,15 @@ class GrantedSlot:
 
     @property
     def is_recalled(self) -> bool:
-        """Whether its client was asked to return it."""
+        """Whether the client was asked to return the slot."""
         return self.recalled_at is not None
 
     def is_expected(self, now: float) -> bool:
-        """Whether it was recalled so recently that it may come back at any moment."""
+        """Return True if the slot was recalled so recently that it may be returned at any moment."""
         return self.recalled_at is not None and now < self.recalled_at + RECALL_S
 
     def is_rotating(self, now: float) -> bool:
-        """Whether it serves one statement after another and is not recalled."""
+        """Return True if the slot serves one statement after another and is not recalled."""
         return self.recalled_at is None and now < self.reused_at + ROTATION_S
 
 
@@ -110,7 +111,7 @@ class ClientConnection:
 
 
 def slots_of(key: str, slots: Iterable[GrantedSlot]) -> int:
-    """Return the number of those *slots* of *key* that are not recalled."""
+    """Return the number of *slots* that belong to *key* and are not recalled."""
     return sum(slot.entry.key == key and not slot.is_recalled for slot in slots)
 
 
@@ -118,7 +119,7 @@ class SlotScheduler:
     """
     Grants, recalls and frees slots. It has no thread and never waits.
 
-    *limits*, *several_keys* and *reserved* are those of the `Broker`; *send* queues a message for a client.
+    For *limits*, *several_keys* and *reserved*, see `Broker`. *send* queues a message for a client.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class SlotScheduler:
         return min(QUANTUM_S, min(one.queued_until for one in self._queued) - now)
 
     def run_due(self, now: float) -> None:
-        """Refuse the statements that have waited too long, and recall slots that queued statements should have."""
+        """Refuse statements that have waited too long, and recall slots that queued statements should get."""
         for statement in [one for one in self._queued if one.queued_until <= now]:
             self._refuse(statement)
             self._withdraw(statement)
@@ -208,7 +209,7 @@ class SlotScheduler:
             self._queued[statement] = None
 
     def hurry(self, client: ClientConnection, statement_id: str) -> None:
-        """End the patience of a statement, if it is still queued."""
+        """Make a statement no longer patient, if it is still queued."""
         if (statement := client.queued.get(statement_id)) is not None:
             self._queue.hurry(statement.entry)
 
@@ -220,7 +221,7 @@ class SlotScheduler:
     def record_use(self, client: ClientConnection, number: int, used_for: Statement | None) -> None:
         """Record the statement that *client* uses a slot for; None if the slot is unused."""
         slot = client.slots.get(number)
-        if slot is None:  # it was freed meanwhile
+        if slot is None:  # It has been freed.
             return
         slot.missed_checks = 0
         slot.statement = None
@@ -229,7 +230,7 @@ class SlotScheduler:
         statement = StatementRecord(client, used_for, slot.entry.key)
         if (queued := client.queued.get(statement.id)) is not None:
             self._withdraw(queued)
-        for other in client.slots.values():  # one may have been granted to it just before it took over this one
+        for other in client.slots.values():  # It may have been granted another one before.
             if other.statement is not None and other.statement.id == statement.id:
                 other.statement = None
         slot.statement = statement
@@ -271,16 +272,16 @@ class SlotScheduler:
         yield from (slot.statement for slot in self._slots.values() if slot.statement is not None)
 
     def statements_of(self, key: str) -> list[StatementRecord]:
-        """Return the statements of *key*, oldest first, without those of the runtime itself."""
+        """Return the statements of *key*, oldest first, except the runtime's own."""
         found = [one for one in self.statements() if one.key == key and not one.is_inner]
         return sorted(found, key=lambda one: (one.started, one.since))
 
     def is_queued(self, statement: StatementRecord) -> bool:
-        """Whether *statement* waits for a slot."""
+        """Return True if *statement* is waiting for a slot."""
         return statement in self._queued
 
     def _decided(self, statement: StatementRecord) -> None:
-        """Tell the client that its queued statement was admitted or evicted. `FairQueue` calls this."""
+        """Inform the client that its queued statement was admitted or evicted. `FairQueue` calls this."""
         del self._queued[statement]
         del statement.client.queued[statement.id]
         if statement.entry.state is EntryState.ADMITTED:
@@ -309,7 +310,7 @@ class SlotScheduler:
             self._send(slot.client, Recall(slot=slot.number))
 
     def _recall_for_queued(self, now: float) -> None:
-        """Recall one slot for each queued pair of key and process that should have a slot of somebody else."""
+        """Recall one slot for each queued pair of key and process that should get a slot from another pair."""
         expected = sum(slot.is_expected(now) for slot in self._slots.values())
         seen = set()
         for statement in self._queued:
@@ -319,12 +320,12 @@ class SlotScheduler:
             seen.add(pair)
             candidates = [slot for slot in self._slots.values() if self._should_pass(slot, statement, now)]
             if expected and candidates:
-                expected -= 1  # One is on its way back already.
+                expected -= 1  # A recalled slot is about to be returned.
             elif candidates := [slot for slot in candidates if not slot.is_recalled]:
                 self._recall(min(candidates, key=lambda slot: slot.statement is not None))
 
     def _reclaim_for_queued(self, now: float) -> None:
-        """Stop a statement of a key that holds every slot if one of another key has waited too long."""
+        """If a statement has waited too long, stop a statement of another key that holds every slot."""
         holder = self._queue.holder_of_all
         due = now - reclaim_s(self._queue_timeout_s)
         if holder is None or not any(one.key not in ("", holder) and one.since <= due for one in self._queued):
@@ -340,7 +341,7 @@ class SlotScheduler:
             self._send(slot.client, Reclaimed(id=statement.id))
 
     def _recall_surplus(self, slot: GrantedSlot) -> None:
-        """Recall *slot* if more slots than processors rotate and its client has another one that does."""
+        """Recall *slot* if more slots than processors rotate and its client has another rotating slot."""
         now = time.monotonic()
         rotating = [one for one in self._slots.values() if one.is_rotating(now)]
         of_client = [one for one in rotating if one.client is slot.client and one.entry.key == slot.entry.key]
@@ -348,7 +349,7 @@ class SlotScheduler:
             self._recall(slot)
 
     def _should_pass(self, slot: GrantedSlot, statement: StatementRecord, now: float) -> bool:
-        """Whether the queued *statement* should have *slot*, which somebody else holds."""
+        """Return True if the queued *statement* should get *slot* from its current holder."""
         if slot.entry.key != statement.key:
             return self._queue.may_run(statement.key) and (
                 not statement.entry.patient
@@ -356,12 +357,12 @@ class SlotScheduler:
                 or slots_of(slot.entry.key, self._slots.values()) > slots_of(statement.key, self._slots.values()) + 1
             )
         if slot.client is statement.client:
-            return False  # The process passes it on itself.
+            return False  # The process passes the slot on itself.
         if slot.statement is None:
             return True
         if now < slot.since + QUANTUM_S:
             return False
         own, other = (slots_of(statement.key, client.slots.values()) for client in (statement.client, slot.client))
-        # All slots of its own process may run long statements; after a while its share does not count.
+        # All slots of the statement's process may be running long statements, so after a while shares do not count.
         is_starved = not statement.entry.patient and now >= statement.since + SHARE_S
         return own == 0 or other > own + 1 or is_starved

@@ -1,11 +1,10 @@
 """
-The execution slots of a client process: which statement holds or awaits one, and the worker connection of each.
+The execution slots of a client process: which statements hold or wait for slots, and each slot's worker connection.
 
 A slot is the right to run one statement. The broker grants it for a key, and the statement connects to a worker. When
-the statement ends normally, the next one of that key takes over the slot together with the connection. A process that
-answers many short statements therefore asks the broker for a slot only once, and reports only every `REPORT_S` what it
-uses the slot for. The broker recalls a slot that is needed elsewhere; a slot that has been unused for `KEEP_S` is given
-back.
+the statement ends normally, the next statement of that key takes over the slot and the connection. A process that
+serves many short statements therefore requests a slot only once, and reports the use of the slot only every `REPORT_S`.
+The broker recalls a slot that is needed elsewhere. A slot that has been unused for `KEEP_S` is returned.
 """
 
 import logging
@@ -40,12 +39,12 @@ from queryengine.pool.messages import (
     Stopping,
 )
 
-#: A statement that ran for less than so many milliseconds was short.
+#: A statement that ran for less than this number of milliseconds was short.
 SHORT_MS: Final = 1000.0
 
 _REMEMBERED: Final = 10_000
 _CHARACTERS: Final = 4096
-#: Statements that differ in these are alike: literals of text and numbers, and white space.
+#: Statements that differ only in these parts are alike: string and number literals, and white space.
 _LITERALS: Final = re.compile(r"'[^']*'|\b[0-9][0-9.eE]*\b|\s+")
 
 
@@ -56,11 +55,11 @@ class Durations:
         self._short: BoundedDict[int, bool] = BoundedDict(_REMEMBERED)
 
     def learn(self, sql: str, run_ms: float) -> None:
-        """Remember that *sql* ran for this long; infinity if it did not end."""
+        """Remember that *sql* ran for *run_ms* milliseconds; infinity if it did not end."""
         self._short[_alike(sql)] = run_ms < SHORT_MS
 
     def is_short(self, sql: str) -> bool:
-        """Say whether a statement like *sql* was short the last time."""
+        """Return whether a statement like *sql* was short the last time."""
         return self._short.get(_alike(sql), False)
 
 
@@ -72,41 +71,41 @@ logger = logging.getLogger(__name__)
 
 #: The name of the workers' socket in the engine's directory.
 ENGINE_SOCKET = "engine.sock"
-#: A statement waits this long for a slot that its process already has before it asks for another one. Only one of the
-#: waiting statements of a key asks at a time.
+#: Seconds that a statement waits for a slot that its process already has before it requests another one. Only one
+#: waiting statement per key requests a slot at a time.
 ASK_S = 0.01
-#: The broker is told of each waiting statement, and of each new use of a slot, within this time.
+#: Each waiting statement, and each new use of a slot, is reported to the broker within this time.
 REPORT_S = 0.05
-#: An unused slot is given back after this time.
+#: An unused slot is returned after this time.
 KEEP_S = 0.1
-#: The interval between two ticks while the process holds no slot.
+#: Seconds between two ticks while the process holds no slot.
 _IDLE_TICK_S = 1.0
 
-#: The reason to stop a statement, by the message of the broker.
+#: The reason to stop a statement, by the type of the broker's message.
 _REASONS: dict[type[Said], Reason] = {Stopping: stopping, Cancelled: QueryCancelledError, Reclaimed: reclaimed}
 
 
 class Statement(Protocol):
-    """What the pool knows of a statement (`ClientResult`). `slot` belongs to the pool, under its lock."""
+    """The part of a statement (`ClientResult`) that the pool uses. The pool sets `slot` with its lock held."""
 
     query_id: str
     key: str
     slot: "Slot | None"
 
     def entry(self) -> messages.Statement:
-        """Return what the broker is told of it."""
+        """Return the description of the statement for the broker."""
 
     def wake(self) -> None:
-        """Go on: there is a slot. Called under the lock of the pool."""
+        """Continue, because there is a slot. Called with the pool's lock held."""
 
     def refused(self, error: QueryError) -> None:
-        """Go on without a slot. Called under the lock of the pool."""
+        """Continue without a slot. Called with the pool's lock held."""
 
     def stop(self, reason: Reason) -> None:
         """Stop because of *reason*."""
 
     def check_time(self, now: float) -> None:
-        """End what takes too long."""
+        """End the statement if it takes too long."""
 
 
 @dataclass(eq=False, slots=True)
@@ -114,8 +113,9 @@ class Slot:
     """
     The right to run one statement of `key`.
 
-    `connection` leads to a worker that waits for the next statement or runs the current one; None before the first
-    statement. A slot with a statement belongs to that statement; one without belongs to the holder of the pool's lock.
+    `connection` is the connection to the worker that waits for the next statement or runs the current one. It is None
+    before the first statement. A slot with a statement belongs to that statement. Other slots belong to the holder of
+    the pool's lock.
     """
 
     number: int
@@ -142,7 +142,7 @@ class SlotPool:
     """The slots and the statements of this process, for the engine with its sockets in *directory*. Thread-safe."""
 
     def __init__(self, directory: Path, durations: Durations | None = None) -> None:
-        """With *durations*, the broker is told which statements were short before."""
+        """Connect to the engine. With *durations*, the broker is told which statements were short before."""
         self.lock = threading.Lock()  # also guards the statements; nothing under it blocks
         self.durations = durations
         self.engine_path = str(directory / ENGINE_SOCKET)
@@ -152,16 +152,16 @@ class SlotPool:
         self._slots: dict[int, Slot] = {}
         self._unused: dict[str, list[Slot]] = {}  # by key
         self._reusable: dict[str, int] = {}  # number of slots by key that are not recalled
-        self._reused_at: dict[str, float] = {}  # when one of these was last passed on, by key
-        self._asked_at: dict[str, float] = {}  # when another slot was last asked for while these rotate, by key
+        self._reused_at: dict[str, float] = {}  # when a reusable slot was last passed on, by key
+        self._asked_at: dict[str, float] = {}  # when another slot was last requested while slots rotate, by key
         self._next_tick = math.inf
         self.link.start()
 
     def enter(self, statement: Statement) -> None:
         """
-        Ask for a slot. Until *statement* leaves, the answer, which may come at once, and all other calls go to it.
+        Request a slot for *statement*. The decision may be immediate. Until *statement* leaves, the pool calls it.
 
-        A `query_id` that another statement of this process already has is replaced.
+        If another statement of this process has the same `query_id`, the id of *statement* is replaced.
 
         Raises:
             EngineUnavailableError: There is no engine, or the pool is closed.
@@ -177,7 +177,7 @@ class SlotPool:
                 statement.wake()
                 return
             waiter = _Waiter(statement)
-            # If the process has a slot of this key, that slot will soon be free; otherwise the broker must be told now.
+            # If the process has a slot of this key, the slot will soon be free. Otherwise, inform the broker now.
             waits_here = self._reusable.get(statement.key) and not self.link.is_stopping
             if not waits_here and not self._announce(waiter, patient=False):
                 raise unreachable()
@@ -188,10 +188,10 @@ class SlotPool:
 
     def leave(self, statement: Statement, *, kill: bool = False) -> None:
         """
-        Pass on the slot of *statement*, keep it, or give it back; or end its wait. Never fails.
+        Pass on, keep or return the slot of *statement*, or end its wait. Never fails.
 
-        The connection goes with the slot, so it must be one on which a worker waits, or None. With *kill* the worker
-        that runs the statement is killed. A statement that has not entered or has already left is ignored.
+        The connection is passed on with the slot, so a worker must be waiting on it, or it must be None. With *kill*,
+        the worker that runs the statement is killed. A statement that has not entered or has already left is ignored.
         """
         closing = None
         with self.lock:
@@ -205,7 +205,7 @@ class SlotPool:
                     self.link.say(Leave(id=statement.query_id))
                 return
             slot.statement = None
-            if self._slots.get(slot.number) is not slot:  # the broker that granted it is gone
+            if self._slots.get(slot.number) is not slot:  # The broker that granted the slot is gone.
                 closing, slot.connection = slot.connection, None
             elif slot.connection is None or slot.recalled or self.link.is_stopping:
                 closing = self._give_back(slot, kill=statement.query_id if kill else "")
@@ -219,7 +219,7 @@ class SlotPool:
 
     @property
     def has_statements(self) -> bool:
-        """Whether a statement of this process waits or runs."""
+        """Whether a statement of this process is waiting or running."""
         return bool(self._statements)
 
     def report(self) -> None:
@@ -241,14 +241,14 @@ class SlotPool:
     # Called by the link.
 
     def take(self, message: Said) -> None:
-        """Handle a message of the broker that is not for the link."""
+        """Handle a broker message that is not for the link."""
         closing = stopped = None
         with self.lock:
             match message:
                 case Admitted():
                     self._gain(Slot(message.slot, message.key), message.id)
                 case Recall():
-                    if (slot := self._slots.get(message.slot)) is not None:  # else it was given back meanwhile
+                    if (slot := self._slots.get(message.slot)) is not None:  # otherwise it has been returned
                         closing = self._recall(slot)
                 case Busy():
                     self._refuse(message.id, EngineBusyError(message.retry_after_s))
@@ -271,7 +271,7 @@ class SlotPool:
         _close(*(slot.connection for slot in unused))
 
     def tick(self, now: float) -> float:
-        """Send the reports that are due, give back unused slots, and have each statement check its time limit."""
+        """Send due reports, return unused slots, and make each statement check its time limit."""
         with self.lock:
             if not self.link.is_heard:
                 self._refuse_all()
@@ -284,7 +284,7 @@ class SlotPool:
         for statement in statements:
             try:
                 statement.check_time(now)
-            except Exception:  # A fault in one statement must not affect the time limits of the others.
+            except Exception:  # An error in one statement must not affect the time limits of others.
                 logger.exception("the time limit of a statement could not be checked")
         return wait_s
 
@@ -294,7 +294,7 @@ class SlotPool:
         return [slot for slots in self._unused.values() for slot in slots]
 
     def _gain(self, slot: Slot, query_id: str) -> None:
-        """Use a granted slot for its statement, or for the next one if that one has left or already has a slot."""
+        """Use a granted slot for its statement, or for the next one if the statement has left or has a slot."""
         self._slots[slot.number] = slot
         self._reusable[slot.key] = self._reusable.get(slot.key, 0) + 1
         if len(self._slots) == 1:
@@ -321,11 +321,11 @@ class SlotPool:
         self._assign(slot, waiter.statement)
         self._reused_at[slot.key] = slot.since
         if waiter.is_announced:
-            self._report_use(slot)  # which ends its wait at the broker
+            self._report_use(slot)  # This ends its wait at the broker.
         waiter.statement.wake()
 
     def _recall(self, slot: Slot) -> socket.socket | None:
-        """Give *slot* back now or after its statement; return the connection to close, if any."""
+        """Return *slot* to the broker now or after its statement. Return the connection to close, if any."""
         if slot.statement is not None:
             self._mark_recalled(slot)
             return None
@@ -340,7 +340,7 @@ class SlotPool:
         return connection
 
     def _mark_recalled(self, slot: Slot) -> None:
-        """Stop counting *slot* among those that will serve another statement."""
+        """Stop counting *slot* as reusable."""
         if slot.recalled:
             return
         slot.recalled = True
@@ -353,7 +353,7 @@ class SlotPool:
                 self._announce_urgently(waiter)
 
     def _take_waiter(self, key: str, query_id: str | None = None) -> _Waiter | None:
-        """Take out a waiting statement of *key*, by default the one that has waited longest."""
+        """Remove and return a waiting statement of *key*, by default the one that has waited longest."""
         if not (queue := self._waiters.get(key)):
             return None
         waiter = queue.pop(next(iter(queue)) if query_id is None else query_id, None)
@@ -373,7 +373,7 @@ class SlotPool:
         self._waiters.clear()
 
     def _announce(self, waiter: _Waiter, *, patient: bool) -> bool:
-        """Tell the broker about a waiting statement, but only once; return False if there is no broker."""
+        """Inform the broker about a waiting statement, but only once. Return False if there is no broker."""
         if waiter.is_announced:
             return True
         waiter.is_announced, waiter.is_patient = True, patient
@@ -381,14 +381,14 @@ class SlotPool:
         return self.link.say(Enter(key=statement.key, statement=statement.entry(), patient=patient))
 
     def _announce_urgently(self, waiter: _Waiter) -> None:
-        """Have the broker grant a slot to *waiter* as soon as one is free."""
+        """Tell the broker to grant a slot to *waiter* as soon as a slot is free."""
         self._announce(waiter, patient=False)
         if waiter.is_patient:
             waiter.is_patient = False
             self.link.say(Hurry(id=waiter.statement.query_id))
 
     def _ask(self, key: str, waiter: _Waiter, now: float) -> None:
-        """Ask for another slot: urgently if those of the key are stuck, else patiently, every `REPORT_S`."""
+        """Request another slot: urgently if the key's slots are stuck, otherwise patiently, every `REPORT_S`."""
         if now >= self._reused_at.get(key, -math.inf) + ASK_S:
             self._announce_urgently(waiter)
         elif now >= self._asked_at.get(key, -math.inf) + REPORT_S:

@@ -1,9 +1,9 @@
 """
-How an engine worker serves a connection: read a request, run its statement, send the answer, wait for the next request.
+Serves a connection in an engine worker: reads a request, runs its statement, sends the response, waits for the next.
 
-Two defences are armed before the worker looks at the caller's text. The first stops the statement when its time is up
-or its client has hung up, and needs DuckDB to check its interrupt flag. The second is SIGALRM with its default action:
-the kernel ends the process, even if it is busy.
+Two safeguards are armed before the worker reads the caller's SQL. The first stops the statement when its time is up or
+its client has disconnected, but works only if DuckDB checks its interrupt flag. The second is SIGALRM with its default
+action: the kernel ends the process, even if it is busy.
 """
 
 import logging
@@ -34,41 +34,43 @@ from system import process_limits
 
 logger = logging.getLogger(__name__)
 
-#: How long the process lives on after a statement was told to stop.
+#: Seconds that the process continues to run after a statement was told to stop.
 GRACE_S = 1.0
-#: How long a connected client may take to send its request, and the next one after an answer.
+#: Seconds within which a connected client must send its first request, and the next request after a response.
 REQUEST_S = 10.0
 NEXT_S = 0.5
-#: How often the worker reports meanwhile that it lives: half a second, as a `struct timeval`.
+#: The heartbeat interval while waiting for a request: half a second, as a `struct timeval`.
 _HEARTBEAT = struct.pack("@ll", 0, 500_000)
-#: How long an error, or the end of an answer, may take to send once the statement's own time is up.
+#: Seconds for sending an error, or the end of a response, after the statement's own time is up.
 LAST_WORD_S = 0.5
-#: How much of a complete answer is sent at once.
+#: The number of bytes of a complete response to send at once.
 _SEND_BYTES = 256 * 1024
 _RECEIVE_BYTES = 64 * 1024
-#: The socket's send buffer: it holds a piece of an answer, so that the worker computes the next one while the client
-#: reads. Linux grants less where `net.core.wmem_max` is lower.
+#: The size of the socket's send buffer. It has room for one piece of a response, so that the worker can compute the
+#: next piece while the client reads. Linux grants less if `net.core.wmem_max` is lower.
 _BUFFER_BYTES = 2 * MIB
-#: How many parts one system call takes.
+#: The maximum number of parts per system call.
 _MOST_PARTS = os.sysconf("SC_IOV_MAX")
 
 _CPUS = len(os.sched_getaffinity(0))
 
-#: A worker may use `memory_limit`, to which DuckDB limits its buffers, beyond what it uses idle. This part of it, or
-#: this many bytes if that is more, comes on top for the encoders and for memory that DuckDB does not count: batches,
-#: hash tables and blocks on their way to the disk do not shrink with the limit, and each thread has its own.
+#: Beyond its idle memory, a worker may use `memory_limit`, to which DuckDB limits its buffers. In addition, it may use
+#: this fraction of the limit, or this number of bytes if that is more, for the encoders and for memory that DuckDB does
+#: not count: batches, hash tables and blocks on their way to the disk do not shrink with the limit, and each thread has
+#: its own.
 SPARE_PART = 1 / 4
 SPARE_BYTES = 96 * MIB + _CPUS * 16 * MIB
-#: The part of that for pages of libraries that a statement uses first. RLIMIT_DATA does not count them.
+#: The part of these bytes for library pages that a statement is the first to use. RLIMIT_DATA does not count them.
 LIBRARY_BYTES = 8 * MIB
-#: A process without an engine is replaced after this many seconds: a new one may get an engine.
+#: A process without an engine is replaced after this many seconds, because a new process may get an engine.
 RETRY_S = 5.0
-#: A statement that took less time cannot have left much memory behind.
+#: A statement that took fewer seconds than this cannot have left much memory behind.
 _SETTLE_AFTER_S = 0.005
-#: The worker gives private memory back to the system when it has grown by `KEPT_BYTES`, or by `SLACK_BYTES` once no
-#: statement follows: the next one would take the memory again. `KEPT_PART` limits `KEPT_BYTES` to a sixteenth of
-#: `memory_limit`, because the next statement cannot use what is kept. A worker that keeps more than `WORN_BYTES` beyond
-#: an idle one, snapshots in DuckDB's cache not counted, is worn out.
+#: The worker returns private memory to the system when it has grown by `KEPT_BYTES`, or by `SLACK_BYTES` once no
+#: statement follows. The limits differ because a following statement would allocate the memory again. `KEPT_PART`
+#: limits `KEPT_BYTES` to a sixteenth of `memory_limit`, because the next statement cannot use kept memory. A worker
+#: that keeps more than `WORN_BYTES` beyond its idle memory, not counting snapshots in DuckDB's cache
+#: and the copies for keys, is worn out.
 KEPT_BYTES = 64 * MIB
 KEPT_PART = 1 / 16
 SLACK_BYTES = 4 * MIB
@@ -87,14 +89,15 @@ _RECORD = struct.Struct("!Bd32s")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
     """
-    What a worker reports to its arbiter.
+    The state that a worker reports to its arbiter.
 
-    It is a fixed record at the start of the worker's heartbeat file, which gunicorn creates before it forks and both
-    processes hold open. Writing it is one system call, and reading it needs no cooperation of the worker.
+    The state is a fixed-size record at the start of the worker's heartbeat file, which gunicorn creates before it forks
+    and which both processes keep open. Writing the record is one system call, and reading it does not require the
+    worker's cooperation.
 
-    An "unfit" worker accepts statements like an idle one, but it has no engine and can only refuse them.
+    An "unfit" worker accepts statements like an idle worker, but it has no engine and can only refuse them.
 
-    `deadline` is the `time.monotonic()` at which its own alarm kills a busy worker; 0.0 for any other.
+    `deadline` is the `time.monotonic()` at which a busy worker is killed by its own alarm; 0.0 for any other worker.
 
     `query_id` is truncated to 32 ASCII characters.
     """
@@ -104,7 +107,7 @@ class WorkerState:
     query_id: str = ""
 
     def runs(self, query_id: str) -> bool:
-        """Whether the worker is busy with the statement *query_id*, which need not be truncated."""
+        """Return True if the worker is busy with the statement *query_id*, which may be untruncated."""
         return self.phase == "busy" and self.query_id == query_id[:32]
 
 
@@ -120,7 +123,7 @@ def write_state(descriptor: int, state: WorkerState) -> None:
 
 
 def read_state(descriptor: int) -> WorkerState:
-    """Return the state last written to *descriptor*; "booting" if there is none or it cannot be read."""
+    """Return the state last written to *descriptor*; "booting" if there is no state or it cannot be read."""
     try:
         phase, deadline, query_id = _RECORD.unpack(os.pread(descriptor, _RECORD.size, 0))
         return WorkerState(phase=_PHASES[phase], deadline=deadline, query_id=query_id.rstrip(b"\0").decode("ascii"))
@@ -129,13 +132,13 @@ def read_state(descriptor: int) -> WorkerState:
 
 
 def log_fields(query: Query) -> dict[str, str]:
-    """The fields by which the log names a statement and its owner."""
+    """Return the log fields that identify a statement and its owner."""
     fields = {"query_id": query.query_id, "fingerprint": query.fingerprint}
     return {**fields, "trace_id": query.trace_id} if query.trace_id else fields
 
 
 def limited(request: Request, limit_s: float) -> Request:
-    """Return *request*, which may take at most *limit_s* seconds."""
+    """Return *request* with a time limit of at most *limit_s* seconds."""
     left_s = request.query.timeout_s
     left_s = limit_s if left_s is None else max(0.0, min(left_s, limit_s))
     return msgspec.structs.replace(request, query=msgspec.structs.replace(request.query, timeout_s=left_s))
@@ -143,23 +146,23 @@ def limited(request: Request, limit_s: float) -> Request:
 
 class StatementServer:
     """
-    Serves one connection after the other, with an engine that it opens when it first needs one.
+    Serves one connection after another, with an engine that it opens when it first needs one.
 
-    *report* publishes the state of this process, *stops* says whether the process should end. `worn_out` becomes True
-    when a new process should replace this one.
+    *report* publishes the state of this process. *stops* returns whether the process should end. `worn_out` becomes
+    True when a new process should replace this one.
     """
 
     def __init__(self, config: RuntimeConfig, report: Callable[[WorkerState], None], stops: Callable[[], bool]) -> None:
-        # The broker admits statements before a client connects; here they run one at a time.
+        # The broker admits statements before a client connects. In a worker, statements run one at a time.
         self._config = replace(config, query=replace(config.query, workers=1))
         self._report = report
         self._stops = stops
         self._watch = HangUpWatch(GRACE_S)
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
-        self._left_bytes = self._base.resident  # when memory was given back
+        self._left_bytes = self._base.resident  # when memory was last returned
         self._runner: StatementRunner | None = None
-        self._has_failed = False  # to open it, which the log says
+        self._has_failed = False  # to open the engine, which has been logged
         self._began = time.monotonic()
         limit = config.query.memory_limit_bytes
         self._allowance = limit + max(int(SPARE_PART * limit), SPARE_BYTES) - LIBRARY_BYTES
@@ -172,7 +175,7 @@ class StatementServer:
             self._opened()
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer the requests of *connection*, and close it. Errors are logged and not raised."""
+        """Serve the requests of *connection*, and close it. Errors are logged and not raised."""
         with connection:
             try:
                 connection.setblocking(True)
@@ -189,7 +192,7 @@ class StatementServer:
                     connection.sendall(_error_frame(ResourceLimitError(_TOO_LARGE)))
 
     def _converse(self, connection: socket.socket) -> None:
-        """Answer one request after the other; raises what `_received` raises."""
+        """Serve one request after another. Raises the errors of `_received`."""
         decoder = FrameDecoder()
         patience_s = REQUEST_S
         last: Query | None = None
@@ -216,7 +219,7 @@ class StatementServer:
 
     def be_idle(self) -> None:
         """
-        Report that nothing runs.
+        Report that no statement is running.
 
         The process is worn out if it has had no engine for `RETRY_S` seconds, or if its temporary directory was
         removed.
@@ -236,9 +239,9 @@ class StatementServer:
 
     def _received(self, connection: socket.socket, decoder: FrameDecoder, patience_s: float) -> Request | None:
         """
-        Receive a request within *patience_s* seconds; None when no other follows an answer.
+        Receive a request within *patience_s* seconds. Return None if no request follows a response.
 
-        Raises FrameError or OSError if none arrives, and MemoryError for one that is too large for this process.
+        Raises FrameError or OSError if no request arrives, and MemoryError if it is too large for this process.
         """
         until = time.monotonic() + patience_s
         while True:
@@ -275,7 +278,7 @@ class StatementServer:
         self.be_idle()
 
     def _answer(self, request: Request, connection: socket.socket, deadline: float) -> None:
-        """Run the statement and send its answer until *deadline*; raises _ClientLostError."""
+        """Run the statement and send its response until *deadline*. Raises _ClientLostError."""
         send = partial(_send, connection, deadline)
         interruption = Interruption()
         try:
@@ -293,21 +296,21 @@ class StatementServer:
         except _ClientLostError:
             raise
         except MemoryError:
-            self.worn_out = True  # The failed allocation may have left anything in a bad state.
+            self.worn_out = True  # The failed allocation may have left the process in a bad state.
             last = _error_frame(ResourceLimitError(_TOO_LARGE))
         except Exception:
             logger.exception("engine worker failed", extra={"fields": log_fields(request.query)})
             self.worn_out = True
             last = _error_frame(QueryError("The statement could not be run."))
-        # The client hangs up after the last frame.
+        # The client may hang up after the last frame.
         self._watch.end()
         send(last)
 
     def _opened(self) -> StatementRunner:
         """
-        Return the engine; raises EngineUnavailableError.
+        Return the engine. Raises EngineUnavailableError if it cannot start.
 
-        Opening it limits memory to what it uses then, and what `memory_limit` allows on top.
+        Opening the engine limits memory to what the process then uses, plus the allowance from `memory_limit`.
         """
         if self._runner is None:
             try:
@@ -315,12 +318,12 @@ class StatementServer:
             except Exception as exc:
                 if not self._has_failed:  # Each statement tries again, until the process is replaced.
                     self._has_failed = True
-                    is_expected = isinstance(exc, OSError | EngineUnavailableError)  # Its text says it all.
+                    is_expected = isinstance(exc, OSError | EngineUnavailableError)  # Its message is sufficient.
                     fields = {"error": str(exc)}
                     logger.exception("engine worker has no engine", exc_info=not is_expected, extra={"fields": fields})
                 raise EngineUnavailableError("The engine cannot start: try again.") from exc
             self._runner = runner
-            # What the engine allocates on first use belongs to the base. A cluster may be out of reach.
+            # Memory that the engine allocates on first use counts as idle memory. A cluster may be unreachable.
             with suppress(EngineUnavailableError), ExitStack() as held:
                 runner.run(Query(sql="SELECT 1"), Interruption(), held).close()
             process_limits.give_memory_back()
@@ -330,7 +333,7 @@ class StatementServer:
         return self._runner
 
     def _settle(self, last: Query, kept_bytes: int) -> None:
-        """Give memory back if statements up to *last* left more than *kept_bytes*; the process may be worn out then."""
+        """Return memory if statements up to *last* left more than *kept_bytes*. The process may then be worn out."""
         resident = self._memory.use().resident
         self._left_bytes = min(self._left_bytes, resident)  # A closed session may have freed its cache.
         if self._runner is None or resident < self._left_bytes + kept_bytes:
@@ -338,7 +341,7 @@ class StatementServer:
         process_limits.give_memory_back()
         use = self._memory.use()
         self._left_bytes = use.resident
-        cached = min(self._runner.snapshot_bytes, self._config.query.memory_limit_bytes)
+        cached = min(self._runner.cached_bytes, self._config.query.memory_limit_bytes)
         if (
             use.resident > self._base.resident + cached + WORN_BYTES
             or use.data > self._base.data + cached + self._allowance // 2
@@ -349,15 +352,15 @@ class StatementServer:
 
 
 class _ClientLostError(Exception):
-    """The client has hung up, or does not read its answer within the time limit."""
+    """The client has hung up, or does not read its response within the time limit."""
 
 
 def _send(connection: socket.socket, deadline: float, *frames: bytes | memoryview) -> None:
     """
-    Send *frames*, without a copy, to a client that has until *deadline*, on the monotonic clock, to read them.
+    Send *frames* without copying. The client must read them before *deadline*, a time on the monotonic clock.
 
     Raises:
-        _ClientLostError: It has hung up, or has not read them in time.
+        _ClientLostError: The client has hung up, or has not read the frames in time.
     """
     try:
         if rest := _unsent(connection, frames, socket.MSG_DONTWAIT):
@@ -377,7 +380,7 @@ def _wait_and_send(connection: socket.socket, until: float, rest: list[memoryvie
 
 
 def _unsent(connection: socket.socket, frames: Sequence[bytes | memoryview], flags: int = 0) -> list[memoryview]:
-    """Send as much as the socket takes, and return what is left."""
+    """Send as much as the socket accepts, and return the rest."""
     try:
         sent = connection.sendmsg(frames[:_MOST_PARTS], (), flags)
     except BlockingIOError:
@@ -391,7 +394,7 @@ def _unsent(connection: socket.socket, frames: Sequence[bytes | memoryview], fla
 
 
 def _run(runner: StatementRunner, request: Request, interruption: Interruption, send: Callable[..., None]) -> bytes:
-    """Run a statement, and send its answer except for the last frames, which are returned: all, if it is small."""
+    """Run a statement and send its response, except the last frames, which are returned (all, if it is small)."""
     encoding = request.query.encoding
     with ExitStack() as held:
         result = runner.run(request.query, interruption, held)
@@ -415,7 +418,7 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
 
 
 def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | memoryview]:
-    """Give the frames of *chunks*. A Flight message is one frame; other chunks are a stream without bounds."""
+    """Return the frames of *chunks*. A Flight message is one frame. Other chunks form a byte stream."""
     if encoding == "flight":
         return chain.from_iterable(encode_data(*chunk, limit=MAX_DATA_BYTES) for chunk in chunks)
     return encode_data(*chain.from_iterable(chunks))
@@ -432,7 +435,7 @@ def _admitted(runner: StatementRunner, request: Request) -> bytes:
 
 
 def _error_frame(error: QueryError) -> bytes:
-    # `vars` has what the constructor of some errors takes, such as `limit_s`.
+    # `vars` contains the constructor arguments of some errors, such as `limit_s`.
     arguments = {name: value for name, value in vars(error).items() if type(value) in (int, float)}
     message = str(error).encode("utf-8", "replace").decode()
     failure = Failure(code=error.code, message=message, arguments=arguments, timings=timings_of(error))

@@ -30,14 +30,15 @@ def use_config(file: Path | None) -> None:
     if file is not None:
         os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(file)
         runtimeconf.state.set_config(None)
-        authkeys.state.set_access(None)  # It may have been built from another file when Django was set up.
+        # The access object may have been built from another file when Django was set up.
+        authkeys.state.set_access(None)
 
 
 class PartCommand(BaseCommand):
-    """Runs `serve` of the module of a part in `supervisor`, until SIGTERM."""
+    """Runs the function `serve` of a part's module in `supervisor` until SIGTERM."""
 
     part: ClassVar[parts.Program]
-    exit_code: ClassVar[int] = parts.CANNOT_START  # if it cannot start
+    exit_code: ClassVar[int] = parts.CANNOT_START  # the exit code if the part cannot start
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:

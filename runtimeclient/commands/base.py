@@ -71,7 +71,7 @@ class Command:
     examples: Sequence[tuple[str, str]]  # the arguments and the function to call
     call: Callable[[Invocation], None]
     add_arguments: Callable[[argparse.ArgumentParser], object] = lambda _: None
-    has_connection: bool = True  # it talks to a runtime and takes the connection options
+    has_connection: bool = True  # whether it connects to a runtime and accepts the connection options
 
     def configure(self, parser: argparse.ArgumentParser, prog: str) -> None:
         """Set up *parser* for this command of the program *prog*."""

@@ -60,7 +60,7 @@ _DEFAULT_LIMIT = 20
 _MAX_LIMIT = 1000
 
 _HISTORY_COLUMNS = tuple(field.name for field in fields(FinishedQuery))
-_HISTORY_TABLE_COLUMNS = ("id", "started", "verdict", "time", "queued", "rows", "size", "cache")
+_HISTORY_TABLE_COLUMNS = ("id", "started", "outcome", "time", "queued", "rows", "size", "cache")
 
 
 def _add_history_arguments(parser: argparse.ArgumentParser) -> None:

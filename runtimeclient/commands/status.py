@@ -16,9 +16,9 @@ from runtimeclient.output.text import duration, one_line, plural, visible
 
 _POLL_S = 0.25
 _FINE = {"Ready", "Disabled"}
-# Of the datasets in an error message.
+# The maximum number of dataset names in an error message.
 _MAX_NAMES = 5
-# Of `top`.
+# The default interval of `top` in seconds.
 _INTERVAL_S = 2.0
 
 

@@ -38,8 +38,9 @@ class FullScreen:
         self._keys = keys.fileno()
         self._screen = screen
         self._modes = termios.tcgetattr(self._keys)
-        self._is_to_stop = False  # by Ctrl-Z
-        self.was_stopped = False  # since this was last set: the screen must be redrawn
+        self._is_to_stop = False  # whether Ctrl-Z has requested a stop
+        # whether the program was stopped since this was last reset; the screen must then be redrawn
+        self.was_stopped = False
 
     @contextmanager
     def shown(self) -> Iterator[None]:

@@ -20,9 +20,10 @@ _STATEMENTS = 50
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """
-    The state of a runtime at the time `taken`. `problems` say what could not be read or why it is unreachable.
+    The state of a runtime at the time `taken`.
 
-    `is_ready` is None if unknown.
+    `problems` are sentences about data that could not be read, or the reason why the runtime is unreachable. `is_ready`
+    is None if unknown.
     """
 
     taken: datetime

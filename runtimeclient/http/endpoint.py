@@ -34,7 +34,7 @@ class Endpoint:
     url: str
     origin: str  # scheme, host and port
     is_tls: bool
-    is_loopback: bool  # requests stay on this machine, so no proxy may see them
+    is_loopback: bool  # requests stay on this machine, so no proxy is used
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -56,7 +56,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if not _HOST.fullmatch(url.raw_host) or not (url.port is None or 0 < url.port < 65536):
         raise UsageError(f"The HTTP endpoint {text} must have a host, and a port from 1 to 65535 if any.")
     if url.query or url.fragment or "?" in text or "#" in text:
-        # Do not show the URL: the user may have put the key into the query string.
+        # Do not show the URL, because the user may have put the key into the query string.
         raise UsageError("The HTTP endpoint must not have a query string or fragment.")
     is_tls = url.scheme == "https"
     port = url.port or (443 if is_tls else 80)
@@ -104,7 +104,7 @@ def has_typing_error(key: str) -> bool:
     """
     Return whether *key* begins like a generated key but is not a valid one.
 
-    The last 6 of its 42 characters are the CRC-32 of the others as a number in base62.
+    The last 6 of a key's 42 characters are the CRC-32 of the others in base62.
     """
     number = 0
     for digit in key[-6:]:
@@ -140,7 +140,7 @@ def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
         with _usage_errors(f"The root certificate file {file}, named by {_ROOT_FILE},"):
             return ssl.create_default_context(cafile=file)
     if directories := os.environ.get(_ROOT_DIRECTORIES):
-        # OpenSSL ignores a missing directory, and without any directory it would trust nobody.
+        # OpenSSL ignores a missing directory. Without any directory, it would trust no server.
         if not any(map(os.path.isdir, directories.split(os.pathsep))):
             raise UsageError(f"{_ROOT_DIRECTORIES} cannot be used: {directories} is not a directory.")
         with _usage_errors(f"The directory {directories}, named by {_ROOT_DIRECTORIES},"):

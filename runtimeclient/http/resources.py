@@ -41,9 +41,9 @@ class ComponentStatus(_Resource):
     """
     One row of `GET /v1/status`. `status` is Ready, Initializing, Disabled or Error.
 
-    The worker counts are for an engine with worker processes: alive and busy now, and killed or lost since the start.
-    The engine's statements are the statements of all keys. `waiting_for` lists the datasets readable with the key that
-    prevent readiness.
+    The worker counts are for an engine with worker processes: workers that are alive and busy now, and workers that
+    were killed or lost since the start. The engine's statement counts include all keys. `waiting_for` lists the
+    datasets readable with the key that prevent readiness.
     """
 
     name: str
@@ -113,7 +113,7 @@ class ActiveQuery(_Resource):
 
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> Self:
-        """Parse one row, of ours or of Spice.ai's. Raises NotARuntimeError."""
+        """Parse one row from this runtime or from Spice.ai. Raises NotARuntimeError."""
         if "query_id" in item:
             started_ms = _checked("started_at_ms", item.get("started_at_ms", 0), int)
             try:
@@ -132,14 +132,14 @@ class ActiveQuery(_Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedQuery(_Resource):
-    """One row of `GET /v1/sql/history`. `verdict` is ok or an error code. `sql` is None unless the history keeps it."""
+    """One row of `GET /v1/sql/history`. `outcome` is ok or an error code. `sql` is None unless the history keeps it."""
 
     id: str
     request_id: str | None
     trace_id: str | None
     started: str
     protocol: str
-    verdict: str
+    outcome: str
     queued_ms: float
     parse_ms: float
     run_ms: float
@@ -219,7 +219,8 @@ def _converted(name: str, value: Any, kind: Any) -> Any:
 
 
 def _checked(name: str, value: Any, kind: type | tuple[type, ...]) -> Any:
-    if not isinstance(value, kind) or (isinstance(value, int | float) and not abs(value) <= _MAX_NUMBER):  # nor NaN
+    # also refuses NaN
+    if not isinstance(value, kind) or (isinstance(value, int | float) and not abs(value) <= _MAX_NUMBER):
         raise _wrong_type(name)
     return value
 

@@ -26,12 +26,12 @@ _IN_NUMBER = "-+.eE"  # The empty string at the end of a piece matches too.
 # An error this close to the end of the received text may just mean that a token is incomplete.
 _MAX_TOKEN_PIECE = 16
 
-#: Characters of one value. An endless value would otherwise exhaust the memory.
+#: The maximum number of characters in one value. An endless value would otherwise exhaust the memory.
 MAX_VALUE = 64 << 20
 
 
 def as_json(value: JsonValue) -> str:
-    """Serialize a value, numbers as they were written. Raises RecursionError if it is nested too deeply."""
+    """Serialize a value. Numbers stay as they were written. Raises RecursionError if the value is nested too deeply."""
     if isinstance(value, Number):
         return value
     if isinstance(value, list):
@@ -44,11 +44,11 @@ def as_json(value: JsonValue) -> str:
 
 def parse_json(text: str) -> JsonValue:
     """
-    Parse one JSON text; numbers stay as written.
+    Parse one JSON text. Numbers stay as they were written.
 
     Raises:
-        ValueError: It is not JSON.
-        RecursionError: It is nested too deeply.
+        ValueError: The text is not JSON.
+        RecursionError: The text is nested too deeply.
     """
     return _DECODER.decode(text)  # type: ignore[no-any-return] # the decoder's hooks ensure the type
 
@@ -79,7 +79,7 @@ class JsonStream:
         return self._text[self._at]
 
     def value(self) -> tuple[str, JsonValue]:
-        """Read one value; return its text and the parsed value."""
+        """Read one value, and return its text and the parsed value."""
         self.peek()
         while True:
             try:
@@ -90,7 +90,7 @@ class JsonStream:
             except RecursionError as exc:
                 raise _malformed() from exc
             else:
-                # A number may continue in the next piece; every other value has an explicit end.
+                # A number may continue in the next piece. Every other value has an explicit end.
                 may_continue = isinstance(value, Number) and end + _MAX_TOKEN_PIECE > len(self._text)
                 if not (may_continue and self._text[end : end + 1] in _IN_NUMBER and self._read(1)):
                     text = self._text[self._at : end]
@@ -111,7 +111,7 @@ class JsonStream:
         return self._separated("[]", self.value)
 
     def members(self) -> Iterator[str]:
-        """Read an object name by name; the caller reads each value before the next name."""
+        """Read an object name by name. The caller must read each value before the next name."""
         return self._separated("{}", self._name)
 
     def end(self) -> None:
@@ -141,7 +141,7 @@ class JsonStream:
         self._at += 1
 
     def _skip_space(self) -> bool:
-        """Move to the next character that is not white space; return False if there is none."""
+        """Move to the next character that is not white space. Return False if there is none."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in _SPACE:
@@ -151,7 +151,7 @@ class JsonStream:
                 return False
 
     def _read(self, at_least: int) -> bool:
-        """Read at least that many more characters; return False if there are none."""
+        """Read at least *at_least* more characters. Return False if there are none."""
         pieces = [self._text[self._at :]]
         missing = at_least
         while missing > 0 and (piece := next(self._pieces, None)) is not None:
@@ -172,7 +172,7 @@ def _incomplete() -> IncompleteResultError:
 JSON = "application/json"
 CSV = "text/csv"
 ARROW = "application/vnd.apache.arrow.stream"
-#: JSON with the schema and the rows, so that an empty result has columns.
+#: The media type of JSON with the schema and the rows, in which an empty result also has columns.
 JSON_WITH_SCHEMA = "application/vnd.spiceai.sql.v1+json"
 
 
@@ -191,9 +191,9 @@ class SqlResult:
     result ends before it is complete.
 
     Attributes:
-        columns: The column names; known after the first row, or at the end of `rows` if there are no rows.
-        bytes_read: Bytes received so far.
-        rows_read: Rows that `rows` has yielded so far.
+        columns: The column names, which are known after the first row, or at the end of `rows` if there are no rows.
+        bytes_read: The number of bytes received so far.
+        rows_read: The number of rows that `rows` has yielded so far.
     """
 
     def __init__(self, response: httpx.Response, silence_s: float) -> None:
@@ -253,7 +253,7 @@ class SqlResult:
         Yield the rows of a JSON result in bounded memory.
 
         Args:
-            pieces: The result's `pieces`, for a caller that also wants to see them.
+            pieces: The result's `pieces`, for a caller that also wants to process the text.
 
         Raises:
             IncompleteResultError: The result is incomplete or not a list of JSON rows.

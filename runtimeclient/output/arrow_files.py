@@ -25,7 +25,7 @@ _CONTINUATION = b"\xff\xff\xff\xff"
 _MAX_METADATA = 16 << 20
 _MAX_BODY = 256 << 20
 _MAX_BATCH_ROWS = 1 << 24
-# Size of a Parquet row group: large enough to compress well.
+# The number of rows in a Parquet row group, large enough to compress well.
 _ROW_GROUP_ROWS = 122_880
 _ROW_GROUP_BYTES = 64 << 20
 # The union MessageHeader of format/Message.fbs.
@@ -104,7 +104,7 @@ class _CheckedStream:
         self._messages = self._check_messages()
 
     def read(self, size: int) -> bytes:
-        """Return up to *size* checked bytes; fewer only at the end of the stream."""
+        """Return *size* checked bytes, or fewer at the end of the stream."""
         while len(self._checked) < size:
             message = next(self._messages, None)
             if message is None:
@@ -155,7 +155,7 @@ def _malformed(reason: str) -> IncompleteResultError:
 
 
 class _Table:
-    """A flatbuffer table (https://flatbuffers.dev/internals/); `struct` checks every offset."""
+    """A flatbuffer table (https://flatbuffers.dev/internals/). `struct` checks every offset."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -170,7 +170,7 @@ class _Table:
         return bool(self._offset(field))
 
     def number(self, field: int, kind: str) -> int:
-        """Read a number, 0 if absent."""
+        """Read a number; 0 if it is absent."""
         offset = self._offset(field)
         value: int = struct.unpack_from(kind, self._data, self._at + offset)[0] if offset else 0
         return value

@@ -97,7 +97,7 @@ def _choose_x(
     values: Mapping[str, Sequence[JsonValue]],
     request: ChartRequest,
 ) -> str:
-    """Take the first column that is not a y column: for bars, one without numbers if possible."""
+    """Choose the first column that is not a y column. For bars, prefer a column without numbers."""
     free = [name for name in columns if name not in request.y]
     if request.kind in {"bar", None} and (texts := [name for name in free if name not in numeric]):
         return texts[0]
@@ -130,7 +130,7 @@ def _number(value: JsonValue) -> float | None:
 
 
 def _moment(value: JsonValue) -> float | None:
-    """Parse a date or timestamp as seconds since 1970; one without a zone is UTC."""
+    """Parse a date or timestamp as seconds since 1970. Without a zone it is in UTC."""
     if not isinstance(value, str) or isinstance(value, Number):
         return None
     try:
@@ -142,16 +142,16 @@ def _moment(value: JsonValue) -> float | None:
 
 _COLUMNS, _LINES = 80, 18
 _MAX_LABEL = 30
-# Distance between two axis labels, and their maximum length.
+# The distance between two axis labels, and their maximum length.
 _TICK_SPACING, _MAX_TICK = 16, 14
-# Eighths of a character.
+# The eighths of a full block character.
 _PARTS = " ▏▎▍▌▋▊▉"
 # Distinguish the series when there are no colours.
 _MARKS = "●x+o◆*▲#"
-# Of the 256-colour palette: readable on black and on white.
+# Colours of the 256-colour palette that are readable on black and on white.
 _COLORS = (33, 208, 35, 170, 37, 160, 99, 136)
 _PLAIN = "\x1b[0m"
-# Of a drawing in a file, in pixels.
+# The size of a drawing in a file, in pixels.
 _WIDTH, _HEIGHT = 640, 360
 _LETTER_WIDTH = 8
 # The policy blocks all network access. Vega compiles expressions, which needs unsafe-eval.
@@ -206,7 +206,7 @@ def _bars(chart: Chart, columns: int, style: Style) -> Iterator[str]:
 
 
 def _bar(length: float, zero: int, room: int, mark: str) -> str:
-    """Draw one bar; a negative value extends to the left of the column *zero*."""
+    """Draw one bar. A negative value extends to the left of the column *zero*."""
     if length < 0:
         size = min(max(round(-length), 1), zero)
         return " " * (zero - size) + (mark or "█") * size
@@ -216,7 +216,7 @@ def _bar(length: float, zero: int, room: int, mark: str) -> str:
 
 
 def _plot(chart: Chart, columns: int, style: Style) -> Iterator[str]:
-    plotext: Any = importlib.import_module("plotext")  # slow to import, and without types
+    plotext: Any = importlib.import_module("plotext")  # imported late because it is slow to import; it has no types
     plotext.clear_figure()
     plotext.limit_size(False, False)
     plotext.plot_size(columns, _LINES)
@@ -246,7 +246,7 @@ def _legend(names: Sequence[str], style: Style) -> str:
 
 
 def _ticks(chart: Chart, count: int) -> tuple[Sequence[float], Sequence[str]]:
-    """Choose axis positions and their labels: plotext only handles numbers."""
+    """Choose axis positions and their labels, because plotext only handles numbers."""
     if chart.scale == "text":
         step = -(-len(chart.xs) // count)
         return list(chart.xs[::step]), [_cut(label, _MAX_TICK) for label in chart.labels[::step]]
@@ -315,11 +315,11 @@ def vega_lite(chart: Chart) -> dict[str, Any]:
     x: dict[str, Any] = {"field": "x", "title": chart.x_name, "type": kind}
     y = {"field": "y", "title": names[0] if len(names) == 1 else None, "type": "quantitative"}
     if kind == "nominal":
-        # Horizontal if they fit: rotated labels are hard to read.
+        # Keep labels horizontal if they fit, because rotated labels are hard to read.
         fits = sum(map(len, chart.labels)) * _LETTER_WIDTH < _WIDTH
         x |= {"sort": None, "axis": {"labelAngle": 0 if fits else -40}}  # in the order of the rows
     else:
-        # The runtime uses UTC; do not convert to the viewer's time zone.
+        # The runtime uses UTC, so do not convert times to the viewer's time zone.
         x["scale"] = {"type": "utc"} if kind == "temporal" else {"zero": False}
     tooltip = [{"field": "x", "title": chart.x_name, "type": kind}, {"field": "y", "type": "quantitative"}]
     encoding: dict[str, Any] = {"x": x, "y": y, "tooltip": tooltip}

@@ -32,15 +32,15 @@ CHART_FORMATS: Mapping[str, ChartFormat] = {".svg": "svg", ".png": "png", ".html
 class ChartRequest:
     """The chart that the user asked for."""
 
-    kind: Kind | None = None  # None lets the columns decide
-    x: str | None = None  # a column; None takes the first that fits
-    y: tuple[str, ...] = ()  # columns; none takes all other numeric columns, for a scatter chart the first of them
-    file_format: ChartFormat | None = None  # None draws text
+    kind: Kind | None = None  # None chooses a kind that suits the columns
+    x: str | None = None  # a column; None means the first suitable column
+    y: tuple[str, ...] = ()  # columns; empty means all other numeric columns, or the first of them for a scatter chart
+    file_format: ChartFormat | None = None  # None means text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """What to type to see all rows or all columns, or to name a file: options, or commands of the prompt."""
+    """The options or prompt commands that show all rows or all columns, or name a file."""
 
     all_rows: str
     all_columns: str
@@ -56,19 +56,19 @@ class Style:
     """
     How results are shown. The prompt changes the style with `dataclasses.replace`.
 
-    An expanded table shows each row as a record, one line per column. `auto` does so if the table is wider than
-    `columns`; with `elides`, only if leaving out middle columns is not enough.
+    An expanded table shows each row as a record with one line per column. `auto` expands a table that is wider than
+    `columns`. With `elides`, it does so only if omitting middle columns is not enough.
     """
 
     format: str = "table"  # one of `formats.FORMATS`
     expanded: Expanded = "auto"
-    max_rows: int | None = None  # of a table; None shows all
-    elides: bool = False  # a table that is too wide may leave out columns in the middle
+    max_rows: int | None = None  # the limit for a table; None means no limit
+    elides: bool = False  # whether a table that is too wide may omit columns in the middle
     hints: Hints = OPTIONS
-    is_quiet: bool = False  # no row count below a table
+    is_quiet: bool = False  # whether to omit the row count below a table
     is_colored: bool = False
     columns: int | None = None  # width of the terminal; None if the output is not a terminal
-    chart: ChartRequest | None = None  # draw results as this chart, in any format
+    chart: ChartRequest | None = None  # the chart to draw instead of rows, regardless of the format
 
 
 _SIGNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -89,7 +89,7 @@ def progress_line(
         size: Returns the current columns and lines of the terminal.
 
     Yields:
-        A function that erases the line for good; it may be called at any time.
+        A function that permanently erases the line. It can be called at any time.
     """
     is_over = threading.Event()
 
@@ -108,7 +108,7 @@ def progress_line(
             terminal.write(_ERASE_LINE)
             terminal.flush()
         except OSError:
-            return  # The terminal is gone; the operation may continue.
+            return  # The terminal is gone, but the operation may continue.
 
     thread = threading.Thread(target=draw, daemon=True)
 
@@ -126,7 +126,7 @@ def progress_line(
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 # The size of a terminal that does not report one.
 _COLUMNS, _LINES = 80, 24
-# Characters shown of the line with an error.
+# The maximum number of characters shown of the line with an error.
 _MAX_EXCERPT = 200
 _CUT = "..."
 
@@ -144,37 +144,37 @@ class Console:
     The streams of one command.
 
     Args:
-        streams: Where it reads and writes.
+        streams: The streams for input and output.
         environ: Supplies NO_COLOR, TERM and PAGER.
         options: The options `no_color`, `no_pager` and `quiet`, each false if absent.
     """
 
     def __init__(self, streams: Streams, environ: Mapping[str, str], options: argparse.Namespace | None = None) -> None:
         self.stdin, self.stdout, self.stderr = streams
-        #: No progress and no warnings.
+        #: Whether to suppress progress and warnings.
         self.is_quiet: bool = getattr(options, "quiet", False)
         self._environ = environ
         is_plain = getattr(options, "no_color", False) or environ.get("NO_COLOR")  # https://no-color.org
-        #: The terminal, if any, cannot move its cursor.
+        #: Whether the terminal, if there is one, cannot move its cursor.
         self.is_dumb = environ.get("TERM") == "dumb"
         self._may_color = not is_plain and not self.is_dumb
         self._has_pager = not getattr(options, "no_pager", False)
-        #: Hidden in messages and from the programs started here.
+        #: The key, which is masked in messages and hidden from programs started here.
         self.api_key: str | None = None
 
     @property
     def is_interactive(self) -> bool:
-        """Standard input and output are a terminal."""
+        """Whether standard input and output are a terminal."""
         return self.stdin is not None and self.stdin.isatty() and self.is_stdout_terminal
 
     @property
     def is_stdout_terminal(self) -> bool:
-        """Results go to a terminal."""
+        """Whether results go to a terminal."""
         return _is_terminal(self.stdout)
 
     @property
     def has_color(self) -> bool:
-        """Results may be coloured."""
+        """Whether results can be coloured."""
         return self._may_color and self.is_stdout_terminal
 
     def size(self) -> tuple[int, int]:
@@ -199,14 +199,14 @@ class Console:
         output.flush()
 
     def child_environ(self) -> dict[str, str]:
-        """Return the environment for a program started here: without the key in any variable."""
+        """Return the environment for a program started here, without variables that contain the key."""
         hidden = self.api_key
         environ = {name: value for name, value in self._environ.items() if name != KEY_VARIABLE}
         return {name: value for name, value in environ.items() if hidden is None or hidden not in value}
 
     @contextmanager
     def paged(self) -> Iterator[Output]:
-        """Write one result, in a pager if it goes to a terminal and does not fit."""
+        """Write one result, using a pager if the output is a terminal and the result does not fit."""
         command = pager_command(self._environ) if self._has_pager and self.is_stdout_terminal else None
         if command is None:
             yield Output(self.stdout)
@@ -236,7 +236,7 @@ class Console:
             self.message(f"Warning: {one_line(masked(text, self.api_key))}")
 
     def error(self, exc: ClientError) -> None:
-        """Write an error on one line, with its position in a script; on a terminal, show the excerpt below it."""
+        """Write an error on one line, with its position in a script. On a terminal, show an excerpt below."""
         position = exc.position
         where = ""
         if position is not None:

@@ -21,13 +21,13 @@ Plain: TypeAlias = "bool | int | str | None"
 class Format:
     """An output format."""
 
-    media_type: str  # to request from the runtime
-    suffixes: tuple[str, ...]  # file name extensions that select it
-    is_binary: bool = False  # not text, and can only be written to a file
-    is_layout: bool = False  # made for people: an empty line separates consecutive results
+    media_type: str  # the media type to request from the runtime
+    suffixes: tuple[str, ...]  # the file name extensions that select this format
+    is_binary: bool = False  # whether the format is binary and can only be written to a file
+    is_layout: bool = False  # whether the format is for people, with an empty line between consecutive results
 
 
-#: By the name that `--format` accepts.
+#: The formats by the names that `--format` accepts.
 FORMATS: Mapping[str, Format] = {
     "table": Format(media_type=JSON_WITH_SCHEMA, suffixes=(".txt",), is_layout=True),
     "json": Format(media_type=JSON, suffixes=(".json",)),
@@ -62,11 +62,12 @@ def write_result(answer: SqlResult, style: Style, output: Output) -> None:
     """
     Write the result of a statement as it arrives, in bounded memory, in a text format.
 
-    json and csv are exactly as the runtime sent them (json with a trailing line break). ndjson has one row per line.
+    json and csv are written exactly as the runtime sent them (json with a trailing line break). ndjson has one row per
+    line.
 
     Raises:
-        IncompleteResultError: The result is incomplete. The output shows it: json lacks the closing bracket, and a
-            table lacks its number of rows.
+        IncompleteResultError: The result is incomplete. The output reveals this, because json lacks the closing bracket
+            and a table lacks its number of rows.
         ClientError: `style.chart` is set and the result cannot be drawn.
         OutputError: The output cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Programs of the user on this terminal: the pager and the editor."""
+"""Runs the user's programs on this terminal: the pager and the editor."""
 
 import shutil
 import subprocess
@@ -14,24 +14,24 @@ NOT_STARTED = (126, 127)
 
 
 def start_program(command: str, *arguments: str, environ: Mapping[str, str], **options: Any) -> "subprocess.Popen[str]":
-    """Start *command*, written in the shell's language, with *arguments* after it."""
+    """Start the shell command *command*, followed by *arguments*."""
     if arguments:
         command += ' "$@"'
     return subprocess.Popen(  # noqa: S603 (the user's own program)
-        # The shell outlives Ctrl-C, or it would leave the program behind on this terminal.
+        # The shell must survive Ctrl-C; otherwise it would leave the program behind on this terminal.
         ["/bin/sh", "-c", f"trap : INT; {command}", "sh", *arguments],
         env=dict(environ),
         text=True,
         encoding="utf-8",
         errors="backslashreplace",
-        # Python ignores SIGPIPE; the programs should not.
+        # Python ignores SIGPIPE, but these programs should not.
         restore_signals=True,
         **options,
     )
 
 
 def wait_for_program(program: "subprocess.Popen[str]") -> int:
-    """Wait for a program on this terminal; return its exit status. Ctrl-C reaches both and is left to the program."""
+    """Wait for a program on this terminal, and return its exit status. Only the program reacts to Ctrl-C."""
     while True:
         try:
             return program.wait()
@@ -39,14 +39,14 @@ def wait_for_program(program: "subprocess.Popen[str]") -> int:
             continue
 
 
-# Quit if it fits on one screen, show colours, chop long lines, do not clear the screen.
+# Quit if the text fits on one screen, show colours, chop long lines, and do not clear the screen.
 _LESS_OPTIONS = "FRSX"
 # A pipe accepts less than this before its reader has to read.
 _MAX_HELD_CHARACTERS = 1 << 20
 
 
 def pager_command(environ: Mapping[str, str]) -> str | None:
-    """Return the pager's command, for the shell; None if there is no pager, or PAGER is empty or `cat`."""
+    """Return the pager's shell command; None if there is no pager, or PAGER is empty or `cat`."""
     command = environ.get("PAGER")
     if command is None:
         return shutil.which("less", path=environ.get("PATH"))
@@ -123,7 +123,7 @@ class PagedStream:
             self._warn(f"The pager {self._command} failed with exit status {status}; PAGER= shows results without one.")
 
     def _hold(self, text: str) -> None:
-        # So much has been written to the pager that it has read some of it.
+        # More has been written than a pipe can buffer, so the pager has read some of the text.
         if self._target is not None and self._held_characters > _MAX_HELD_CHARACTERS:
             self._held = None
         if self._held is not None:

@@ -11,24 +11,25 @@ from runtimeclient.output.console import Style
 from runtimeclient.output.text import visible, width
 
 NULL = "NULL"
-#: Replaces columns that are left out.
+#: Replaces omitted columns.
 ELLIPSIS = "…"
 
 T = TypeVar("T")
 
-# The first rows determine the column widths; a longer cell further down is not cut and shifts its own line.
+# The number of rows that determine the column widths. A longer cell in a later row is not truncated and shifts its
+# line.
 SAMPLE_ROWS = 1000
 _SAMPLE_CHARACTERS = 1 << 20
-# Otherwise, one very long cell would pad every line to its length.
+# The limit for padding. Otherwise one very long cell would pad every line to its length.
 _MAX_PADDING = 120
 
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-# CommonMark 0.31, 6: characters with a meaning; an underscore inside a word has none.
+# The characters with a meaning in CommonMark 0.31, section 6. An underscore inside a word has none.
 _MARKDOWN_MARK = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)")
 
 
 def cell(value: JsonValue) -> str:
-    """Format one value: NULL bare, the text NULL in quotes, lists and objects as JSON."""
+    """Format one value. NULL is unquoted, the text NULL is quoted, and lists and objects are JSON."""
     if value is None:
         return NULL
     if isinstance(value, str):
@@ -44,11 +45,11 @@ class Sample:
     The first rows, which determine the layout, and an iterator over all rows.
 
     Attributes:
-        widths: Width of each column on the terminal.
-        is_number: Whether each column holds only numbers.
-        count: Rows yielded by `cells` so far.
-        has_more: There are more than `max_rows` rows.
-        kept: Number of columns shown to the left and right of those left out; None shows all.
+        widths: The width of each column on the terminal.
+        is_number: For each column, whether it contains only numbers.
+        count: The number of rows that `cells` has yielded so far.
+        has_more: Whether there are more than `max_rows` rows.
+        kept: The numbers of columns shown to the left and right of omitted columns; None shows all columns.
     """
 
     def __init__(self, columns: Sequence[str], rows: Iterator[Sequence[JsonValue]], max_rows: int | None) -> None:
@@ -78,10 +79,10 @@ class Sample:
 
     def leave_out_columns(self, columns: int) -> bool:
         """
-        Leave out as few middle columns as possible, so that the table fits into *columns* of the terminal.
+        Omit as few middle columns as possible, so that the table fits into *columns* of the terminal.
 
         Returns:
-            Whether it fits; the first and the last column are always shown.
+            Whether the table fits. The first and last columns are always shown.
         """
         count = len(self.widths)
         room = columns - (len(ELLIPSIS) + 2)
@@ -102,7 +103,7 @@ class Sample:
         return True
 
     def cells(self) -> Iterator[list[str]]:
-        """Yield the cells of up to `max_rows` rows; call it once."""
+        """Yield the cells of up to `max_rows` rows. Call this only once."""
         for cells in chain(self._sample, ([cell(value) for value in row] for row in self._rows)):
             if self.count == self._max_rows:
                 self.has_more = True
@@ -111,7 +112,7 @@ class Sample:
             self.count += 1
 
     def footer(self, style: Style) -> str:
-        """Return the number of rows and columns shown, and how to show all."""
+        """Return a line with the number of rows and columns shown, and how to show all."""
         rows = f"{self.count} row{'' if self.count == 1 else 's'}"
         notes = [f"the first {rows}; there are more: {style.hints.all_rows} shows all" if self.has_more else rows]
         if self.kept is not None:
@@ -123,7 +124,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], style: St
     """
     Yield the lines of a table or of records, with line breaks, followed by the number of rows.
 
-    Columns that hold only numbers are right-aligned. Memory is bounded by the sample that determines the widths.
+    Columns that contain only numbers are right-aligned. Memory is bounded by the sample that determines the widths.
     """
     sample = Sample(columns, iter(rows), style.max_rows)
     if style.expanded == "on" or (style.expanded == "auto" and not _fits(sample, style)):
@@ -135,7 +136,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], style: St
 
 
 def _fits(sample: Sample, style: Style) -> bool:
-    """Return whether the table fits on the terminal, after leaving out middle columns if allowed."""
+    """Return whether the table fits on the terminal, after omitting middle columns if allowed."""
     if style.columns is None or sum(sample.widths) + 3 * len(sample.widths) - 1 <= style.columns:
         return True
     return style.elides and sample.leave_out_columns(style.columns)
@@ -146,7 +147,7 @@ def _without_middle(items: list[T], left: int, right: int, instead: T) -> list[T
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]]) -> Iterator[str]:
-    """Yield the lines of a GitHub Markdown table; Markdown syntax in values is escaped."""
+    """Yield the lines of a GitHub Markdown table. Markdown syntax in values is escaped."""
     sample = Sample(columns, iter(rows), None)
     yield _markdown_line(sample.names)
     yield "|" + "|".join(" ---: " if is_right else " --- " for is_right in sample.is_number) + "|\n"
@@ -184,7 +185,7 @@ def _colored(cells: Sequence[str]) -> list[str]:
 
 
 def _line(cells: Sequence[str], shown: Sequence[str], sample: Sample) -> str:
-    """Align *shown*; *cells* are the same texts without colours, for measuring."""
+    """Align the texts *shown*. *cells* are the same texts without colours, for measuring."""
     padded = []
     for bare, text, size, is_right in zip(cells, shown, sample.widths, sample.is_number, strict=True):
         padding = " " * (size - (len(bare) if bare.isascii() else width(bare)))

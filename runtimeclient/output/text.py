@@ -1,4 +1,4 @@
-"""Text for people: durations and sizes, and characters that are safe to print on a terminal."""
+"""Formats durations, sizes and other text for people, and escapes characters that are unsafe on a terminal."""
 
 import re
 import unicodedata
@@ -8,9 +8,9 @@ from rich.cells import cell_len
 
 from runtimeclient.http.resources import DatasetStatus
 
-# Seconds and name of a unit, and of the unit below it.
+# The seconds and the name of a unit, and of the next smaller unit.
 _PERIODS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-# Length of a statement in a table.
+# The maximum length of a statement in a table.
 _SHOWN_CHARACTERS = 80
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -29,10 +29,10 @@ def duration(seconds: float) -> str:
 
 def age(moment: str, now: datetime) -> str:
     """
-    Return how long ago a time was; a time that cannot be parsed is returned unchanged.
+    Return how long ago a time was. A time that cannot be parsed is returned unchanged.
 
     Args:
-        moment: ISO 8601; UTC if it has no zone.
+        moment: A time in ISO 8601, in UTC if it has no zone.
         now: A time with a zone.
     """
     try:
@@ -45,14 +45,14 @@ def age(moment: str, now: datetime) -> str:
 
 
 def dataset_age(dataset: DatasetStatus, now: datetime) -> str | None:
-    """Return the age of a dataset's rows, by the runtime's clock if it reports one; None if it was never loaded."""
+    """Return the age of a dataset's rows, by the runtime's clock if possible; None if the dataset was never loaded."""
     if dataset.age_s is not None:
         return elapsed(dataset.age_s)
     return None if dataset.refreshed_at is None else age(dataset.refreshed_at, now)
 
 
 def elapsed(seconds: float) -> str:
-    """Format an age in whole seconds; a negative one, from clocks that differ, is 0 s."""
+    """Format an age in whole seconds. A negative age, caused by different clocks, is shown as 0 s."""
     return duration(round(seconds)) if seconds >= 59.5 else f"{max(round(seconds), 0)} s"
 
 
@@ -77,13 +77,13 @@ def beginning(sql: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
-#: The terminal columns of a text: East Asian characters and emoji take two, combining marks none.
+#: Returns the terminal columns of a text. East Asian characters and emoji take two columns, combining marks none.
 width = cell_len
 
 _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _JOINERS = "\u200c\u200d"
-# Printable for Python, but invisible: Unicode's default ignorable characters (DerivedCoreProperties), except the text
-# and emoji presentation selectors, and the blank Braille pattern.
+# Characters that Python considers printable but that are invisible: Unicode's default ignorable characters
+# (DerivedCoreProperties), except the text and emoji presentation selectors, and the blank Braille pattern.
 _BLANKS = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0000-\U000e0fff]"
 )
@@ -111,8 +111,8 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Put a message from elsewhere on one line: escaped, and at most 4,000 characters."""
-    # Drop the engine's caret line: on one line, it points at nothing.
+    """Return an external message on one line, escaped and shortened to 4,000 characters."""
+    # Drop the engine's caret line, which is meaningless on a single line.
     line = visible(" ".join(_CARET_LINE.sub("", text).split()))
     return line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + "..."
 
@@ -122,7 +122,7 @@ def _is_harmless(character: str, previous: str) -> bool:
         return False
     if character.isprintable() or unicodedata.category(character) == "Zs":
         return True
-    # Persian, Indic scripts and emoji need joiners; between Latin letters they only disguise text.
+    # Persian, Indic scripts and emoji need joiners. Between Latin letters, joiners only disguise text.
     if character in _JOINERS:
         return bool(previous) and not previous.isascii() and previous not in _JOINERS
     return ord(character) in _EMOJI_BLOCKS

@@ -16,7 +16,7 @@ _BLOCK_CHARACTERS = 1 << 16
 
 
 class TextStream(Protocol):
-    """A text file, or Django's wrapper of the streams of a command."""
+    """A text file, or Django's wrapper of a command's streams."""
 
     def write(self, text: str, /) -> object:
         """Write the text."""
@@ -87,7 +87,7 @@ class OutputFile(NamedTuple):
 @contextmanager
 def output_file(path: Path) -> Iterator[OutputFile]:
     """
-    Open a file that replaces *path* when the block succeeds; if the block fails, the old file stays.
+    Open a file that replaces *path* when the block succeeds. If the block fails, the old file stays.
 
     The new file is written next to *path* under a temporary name. Devices and pipes are written directly. So is the
     file of an open descriptor (`/dev/stdout`, `/dev/fd/3`), because replacing it would lose the other output.

@@ -12,12 +12,12 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES
 from runtimeclient.sql.statements import LETTER, StatementSplitter
 
-#: All tables with their columns in one statement; `SHOW TABLES` would need one more for each table.
+#: Returns all tables with their columns. `SHOW TABLES` would need another statement for each table.
 COLUMNS_SQL = (
     "SELECT table_name, column_name, data_type FROM information_schema.columns"
     " WHERE table_schema NOT IN ('information_schema', 'pg_catalog') ORDER BY table_name, ordinal_position"
 )
-# A completion menu cannot use more.
+# The maximum number of columns. A completion menu cannot use more.
 _MAX_COLUMNS = 20_000
 # Seconds between two refreshes.
 _MAX_AGE_S = 60.0
@@ -92,7 +92,7 @@ _WORD = re.compile(rf"{LETTER}*\Z")
 
 
 def _name(group: str) -> str:
-    """Return the pattern of a name: it matches as *group* without quotes, as *group*_quoted in quotes."""
+    """Return the pattern of a name. The regex group is *group* without quotes, and *group*_quoted in quotes."""
     return rf"(?:\"(?P<{group}_quoted>[^\"]+)\"|(?P<{group}>{LETTER}+))"
 
 
@@ -153,7 +153,7 @@ class PromptCompleter(Completer):
         if _TABLE_NEXT.search(before):
             yield from _matching(typed, shown_tables)
             return
-        # As long as no table is named, offer the columns of all tables once something is typed.
+        # If no table is named, offer the columns of all tables once something is typed.
         considered = dict.fromkeys(used.values()) if used or not typed else tables
         columns = {_quoted(c): t for table in considered for c, t in tables[table].items()}
         yield from _matching(typed, columns | shown_tables | _words(typed))
@@ -173,7 +173,7 @@ class PromptCompleter(Completer):
 
 
 def _words(typed: str) -> dict[str, str]:
-    """Return the words of SQL in the case of what was typed; upper case if nothing was typed."""
+    """Return the SQL keywords in the case of the typed text, or in upper case if nothing was typed."""
     cased = str.lower if typed[:1].islower() else str.upper
     words = {cased(word): "" for word in f"{_KEYWORDS} {_TYPES}".split()}
     return words | {function + "(": "function" for function in _FUNCTIONS.split()} if typed else words

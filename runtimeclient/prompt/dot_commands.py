@@ -14,12 +14,13 @@ from runtimeclient.sql.statements import STOP_AT_BACKSLASH, Statement, Statement
 class DotCommand:
     """One command."""
 
-    usage: str  # its arguments, for the help
+    usage: str  # the arguments, for the help
     summary: str  # one line for the help
     takes: Literal["nothing", "file", "table", "words"] = "nothing"
-    words: Sequence[str] = ()  # what completion offers, if it takes `words`
+    words: Sequence[str] = ()  # the completions of its argument
     aliases: tuple[str, ...] = ()  # other names, including those of psql and the DuckDB shell
-    takes_statement: bool = False  # it may follow a statement without a semicolon, and then applies to it
+    # whether it can follow a statement without a semicolon and then applies to that statement
+    takes_statement: bool = False
 
 
 _ON_OFF = ("on", "off")
@@ -80,17 +81,17 @@ def help_text() -> str:
 
 def parse_input(text: str) -> tuple[list[Statement | Call], bool]:
     """
-    Split input into statements and commands; a command extends to the end of its line.
+    Split input into statements and commands. A command extends to the end of its line.
 
     A command starts where a statement could start. A backslash command may also follow a statement, because SQL has no
     backslash outside literals and quoted names.
 
     Returns:
-        The parts, and whether the input is complete: no statement, literal or comment is unfinished.
+        The parts, and whether the input is complete, that is, without an unfinished statement, literal or comment.
     """
     parts: list[Statement | Call] = []
     splitter = StatementSplitter()
-    # Not splitlines: a form feed or a line separator (U+2028) does not end a comment.
+    # Do not use splitlines, because a form feed or a line separator (U+2028) does not end a comment.
     for line in (f"{line}\n" for line in text.split("\n")):
         at = 0
         while at < len(line):

@@ -26,7 +26,7 @@ from runtimeclient.files import replace_file, xdg_directory
 from runtimeclient.output.console import Console
 from runtimeclient.prompt.dot_commands import parse_input
 
-# Above this size, the next start drops the older half.
+# If the file is larger than this, the next start drops the older half.
 _MAX_FILE_BYTES = 1 << 20
 # Input that mentions keys is never stored, whether or not it contains one.
 _ABOUT_KEYS = re.compile(r"api[-_ ]?key|\bbearer\b", re.IGNORECASE)
@@ -39,7 +39,7 @@ def history_path(environ: Mapping[str, str]) -> Path:
 
 class FileHistory(History):
     """
-    A history in a file of mode 0600: one JSON string per line, oldest first. Several prompts may append to it.
+    A history in a file of mode 0600, with one JSON string per line, oldest first. Several prompts can append to it.
 
     The file and its directory are created. A text that contains one of the *secrets* is not stored.
 
@@ -53,14 +53,14 @@ class FileHistory(History):
         self._secrets = tuple(filter(None, secrets))
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # O_NOFOLLOW: a symbolic link could lead to a file that others can read.
+            # O_NOFOLLOW, because a symbolic link could lead to a file that others can read.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
             with open(descriptor, "rb") as file:  # noqa: PTH123 (an open descriptor)
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
                     raise OutputError(f"The history {path} is not kept: it is not a regular file of yours.")
                 os.fchmod(descriptor, 0o600)
-                # Read the end of a huge file only; its first line may then be incomplete.
+                # Read only the end of a huge file. The first line read may then be incomplete.
                 file.seek(max(found.st_size - 2 * _MAX_FILE_BYTES, 0))
                 lines = file.read().splitlines()
             if found.st_size > _MAX_FILE_BYTES:
@@ -81,7 +81,8 @@ class FileHistory(History):
         with suppress(OSError):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
             with open(descriptor, "ab", buffering=0) as file:  # noqa: PTH123 (an open descriptor)
-                # ASCII, so lone surrogates can be stored; in one write, so lines of two prompts do not mix.
+                # Use ASCII so that lone surrogates can be stored, and one write so that the lines of two prompts do not
+                # mix.
                 file.write(json.dumps(string).encode() + b"\n")
 
 
@@ -146,8 +147,8 @@ class LineEditor:
         Read an input that starts as *text*.
 
         Raises:
-            EOFError: Ctrl-D on an empty line, or the terminal is gone.
-            KeyboardInterrupt: Ctrl-C; `typed` has the text.
+            EOFError: The user pressed Ctrl-D on an empty line, or the terminal is gone.
+            KeyboardInterrupt: The user pressed Ctrl-C. `typed` has the text.
         """
         return self._session.prompt(default=text)
 
@@ -167,7 +168,7 @@ def _key_bindings(is_incomplete: Filter) -> KeyBindings:
     @bindings.add("enter", filter=is_incomplete)
     @bindings.add("escape", "enter", filter=has_focus(DEFAULT_BUFFER))
     def _break_line(event: KeyPressEvent) -> None:
-        # No automatic indentation: in a terminal that pastes key by key, it would end up in literals.
+        # Do not indent automatically. In a terminal that pastes key by key, the indentation would end up in literals.
         event.current_buffer.newline(copy_margin=False)
 
     @bindings.add("enter", filter=completion_is_selected)

@@ -1,4 +1,4 @@
-"""The interactive prompt: read statements and commands from a terminal and run them."""
+"""The interactive prompt, which reads statements and commands from a terminal and runs them."""
 
 import os
 import shlex
@@ -28,7 +28,7 @@ from runtimeclient.sql.runner import StatementRunner
 from runtimeclient.sql.statements import Statement, read_statements
 
 _DATABASES = "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"
-# The DuckDB shell's names for our formats; its `line` is a table of records.
+# The DuckDB shell's names for our formats. Its `line` is a table of records.
 _DUCKDB_MODES = {"duckbox": "table", "box": "table", "jsonlines": "ndjson"}
 
 
@@ -52,7 +52,7 @@ class Repl:
         Read and run input until the user quits.
 
         Raises:
-            ClientError: The runtime cannot be reached or refuses the key; checked before the first prompt.
+            ClientError: The runtime cannot be reached or refuses the key. This is checked before the first prompt.
             KeyboardInterrupt: The user pressed Ctrl-C twice in a row.
         """
         client = self._runner.client
@@ -110,7 +110,7 @@ class Repl:
         self._run_statement(Statement("SHOW TABLES"))
 
     def _do_schema(self, table: str) -> None:
-        # A dot separates schema and table; a name that contains a dot is typed in quotes.
+        # A dot separates schema and table. A name that contains a dot must be typed in quotes.
         name = table if table.startswith('"') else ".".join(map(quoted, table.split(".")))
         self._run_statement(Statement(f"DESCRIBE {name}" if table else COLUMNS_SQL))
 
@@ -210,7 +210,7 @@ class Repl:
 
     @contextmanager
     def _finishing_file(self) -> Iterator[None]:
-        """Complete the output file when the user quits; discard it after an error."""
+        """Complete the output file when the user quits, or discard it after an error."""
         try:
             yield
         except BaseException:
@@ -258,9 +258,9 @@ def _edit(text: str, environ: Mapping[str, str]) -> str | None:
     Return the saved text, stripped; None if the editor failed or nothing changed. Raises UsageError if the editor
     cannot be started, the saved file is not UTF-8, or there is no directory for it.
     """
-    # In the order that psql and the DuckDB shell use.
+    # This is the order that psql and the DuckDB shell use.
     name = environ.get("EDITOR") or environ.get("VISUAL") or "vi"
-    # mkstemp: mode 0600, a new file.
+    # mkstemp creates a new file with mode 0600.
     try:
         descriptor, path = tempfile.mkstemp(suffix=".sql", prefix="statement-")
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""Runs statements and shows their results, for `sql` with a statement, scripts and the prompt."""
+"""Runs statements and shows their results, for `sql` with a statement or script and for the prompt."""
 
 import re
 import time
@@ -18,8 +18,8 @@ from runtimeclient.output.text import duration, plural, size, width
 from runtimeclient.output.writer import Output, OutputFile, output_file
 from runtimeclient.sql.statements import Statement
 
-# The last two lines of a message: a line of the statement, truncated on both sides if long, and a caret below it.
-# At most nine digits: no statement has more lines, and Python refuses to parse very long numbers.
+# The last two lines of a message: a line of the statement, truncated on both sides if long, and a caret below it. The
+# line number has at most nine digits: no statement has more lines, and Python refuses to parse very long numbers.
 _EXCERPT = re.compile(r"LINE (?P<line>[0-9]{1,9}): (?P<text>.*)\n(?P<space>[ ]*)\^[\^~ ]*")
 _POSITION = re.compile(r" ?\(line (?P<line>[0-9]{1,9}), column (?P<column>[0-9]{1,9})\)")
 _CUT = "..."
@@ -27,14 +27,14 @@ _CUT = "..."
 
 def find_position(message: str, statement: Statement) -> tuple[str, ErrorPosition | None]:
     """
-    Split the error position off a message.
+    Separate the error position from a message.
 
     Returns:
         The message without the position, and the position in the script. If the message has no position, or a position
             outside the statement, the unchanged message and None.
     """
     lines = statement.text.split("\n")
-    # Split by lines; a regex search would backtrack for hours on the spaces a hostile server can send.
+    # Split by lines, because a regex search would backtrack for hours on the spaces that a hostile server can send.
     before, excerpt, caret_line = ["", "", *message.rstrip().rsplit("\n", 2)][-3:]
     if found := _EXCERPT.fullmatch(f"{excerpt}\n{caret_line}"):
         number, text = int(found["line"]), found["text"]
@@ -51,7 +51,7 @@ def find_position(message: str, statement: Statement) -> tuple[str, ErrorPositio
 
 
 def _index_at(text: str, columns: int) -> int:
-    """Return the index of the character at a terminal column: the engine counts wide characters as two."""
+    """Return the index of the character at a terminal column. The engine counts wide characters as two columns."""
     for index, character in enumerate(text):
         if columns <= 0:
             return index
@@ -71,8 +71,8 @@ class StatementRunner:
     Runs statements one by one and shows the results.
 
     Args:
-        style: How to show results. The attribute may be replaced between two statements.
-        separates_results: Write an empty line between results in formats made for people.
+        style: How to show results. The attribute can be replaced between two statements.
+        separates_results: Whether to write an empty line between results in formats for people.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class StatementRunner:
         self.client = client
         self.console = console
         self.style = style
-        #: Receives the results instead of the console; see `writing_to`.
+        #: Receives the results instead of the console. See `writing_to`.
         self.file: OutputFile | None = None
         self._separates_results = separates_results
         self._results = 0
@@ -105,14 +105,15 @@ class StatementRunner:
         self, statement: Statement, parameters: Mapping[str, JsonValue] | None = None, *, pages: bool = True
     ) -> float:
         """
-        Run a statement and show its result. KeyboardInterrupt closes the connection, which cancels the query.
+        Run a statement and show its result. KeyboardInterrupt closes the connection, which cancels the statement.
 
         Args:
             parameters: Values by name, or by position.
-            pages: Show a result that does not fit on the terminal in a pager.
+            pages: Whether to show a result that does not fit on the terminal in a pager.
 
         Returns:
-            Seconds until the whole result had arrived or the user left the pager, without the time spent writing it.
+            The seconds until the whole result had arrived or the user left the pager, excluding the time spent writing
+            it.
 
         Raises:
             UsageError: The format cannot be written to this output.
@@ -122,7 +123,7 @@ class StatementRunner:
         chart = self.style.chart
         # A chart is drawn from the table format, which has columns even without rows.
         format_ = FORMATS["table" if chart else self.style.format]
-        # Before sending anything: the writer may need a package that is not installed.
+        # Choose the writer before sending anything, because it may need a package that is not installed.
         write_file = self._file_writer() if format_.is_binary or (chart and chart.file_format) else None
         start = time.monotonic()
         elapsed_s = 0.0
@@ -131,7 +132,7 @@ class StatementRunner:
             clear = stack.enter_context(self.console.progress(lambda elapsed_s: _progress_text(answer, elapsed_s)))
             output = self._output(stack, clear, pages=pages)
             waited_s = output.waited_s
-            # Closed before waiting for the pager: the query ends while the user reads.
+            # This is closed before waiting for the pager, so the query ends while the user reads.
             answer = stack.enter_context(self._send(statement, format_.media_type, parameters or {}))
             try:
                 if write_file is not None:
@@ -146,7 +147,7 @@ class StatementRunner:
         return elapsed_s
 
     def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue]) -> SqlResult:
-        # Send names 1, 2, ... as positions, for `?` and `$1`: not every runtime accepts them as names.
+        # Send the names 1, 2, ... as positions, for `?` and `$1`, because not every runtime accepts them as names.
         positions = [str(number) for number in range(1, len(parameters) + 1)]
         by_position = [parameters[position] for position in positions] if set(positions) == set(parameters) else None
         try:
@@ -166,7 +167,7 @@ class StatementRunner:
         return output
 
     def _current_style(self) -> Style:
-        """Return the style for this output: no terminal features without a terminal, and the current terminal size."""
+        """Return the style for this output, with the current terminal size, or without terminal features."""
         if self.file is not None:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
         return replace(self.style, columns=self.console.size()[0] if self.console.is_stdout_terminal else None)

@@ -9,8 +9,8 @@ from runtimeclient.connection import STANDARD_INPUT
 from runtimeclient.errors import UsageError
 from runtimeclient.http.results import JsonValue, Number, parse_json
 
-# Characters that are not part of a word. The engine treats every non-ASCII character as a letter. The positive class
-# (`\w\x80-\U0010ffff`) would take milliseconds to compile at each start of the client.
+# Characters that are not part of a word. The engine treats every non-ASCII character as a letter. The equivalent
+# positive class (`\w\x80-\U0010ffff`) would take milliseconds to compile each time the client starts.
 _NON_WORD = r"\x00-#%-/:-@\[-^`{-\x7f"
 #: One character of a name, as the engine reads names.
 LETTER = rf"[^{_NON_WORD}$]"
@@ -26,7 +26,7 @@ _STOP = re.compile(
     """,
     re.VERBOSE,
 )
-#: Also stops at a backslash, where a psql command starts: SQL has none outside literals.
+#: Also stops at a backslash, where a psql command starts. SQL has no backslash outside literals.
 STOP_AT_BACKSLASH = re.compile(rf"{_STOP.pattern} | \\", re.VERBOSE)
 _PARAMETER = re.compile(
     rf"""
@@ -63,7 +63,7 @@ class StatementSplitter:
         self.code: list[str] = []
         self._parts: list[str] = []
         self._has_code = False
-        # Position of the first part.
+        # The position of the first part.
         self._line = self._column = 1
         # The end of the current literal or comment: a quote, a $tag$, "*/", or "e'" for an escaped string.
         self._inside = ""
@@ -71,12 +71,12 @@ class StatementSplitter:
 
     @property
     def is_waiting(self) -> bool:
-        """A statement, literal or comment is unfinished."""
+        """Whether a statement, literal or comment is unfinished."""
         return self._has_code or bool(self._inside)
 
     @property
     def is_inside(self) -> bool:
-        """The text ends in a literal, a quoted name or a comment; `--` comments do not count."""
+        """Whether the text ends in a literal, a quoted name or a comment. `--` comments do not count."""
         return bool(self._inside)
 
     @property
@@ -99,7 +99,7 @@ class StatementSplitter:
         Args:
             lines: One or more whole lines, with line breaks.
             at: Index to start at.
-            stops: Where to stop. STOP_AT_BACKSLASH also stops at a backslash.
+            stops: The pattern that ends the search. STOP_AT_BACKSLASH also stops at a backslash.
 
         Returns:
             The index after the terminator, and the terminator, or the end of *lines* and "" if there is none.
@@ -130,7 +130,7 @@ class StatementSplitter:
         return len(lines), ""
 
     def finish(self) -> Iterator[Statement]:
-        """Yield the rest, even with an unfinished literal or comment: the runtime reports the error."""
+        """Yield the rest even with an unfinished literal or comment, because the runtime reports the error."""
         self._has_code = self.is_waiting
         yield from self._complete()
         self._inside = ""
@@ -150,7 +150,7 @@ class StatementSplitter:
         return self._line + breaks, len(text) - text.rfind("\n") if breaks else self._column + len(text)
 
     def _end_of_inside(self, text: str, at: int) -> int:
-        """Return the end of the literal or comment; the end of *text* if it continues after it."""
+        """Return the end of the literal or comment, or the end of *text* if it does not end there."""
         if self._inside == "*/":
             while edge := _COMMENT_EDGE.search(text, at):
                 at = edge.end()
@@ -190,7 +190,7 @@ def read_statements(file: str | None) -> Iterator[Statement]:
     name, source = ("Standard input", "standard input") if path == 0 else (f"The file {path}", str(path))
     splitter = StatementSplitter()
     try:
-        # Keep line breaks unchanged: they may be part of a literal.
+        # Keep line breaks unchanged, because they may be part of a literal.
         with open(path, encoding="utf-8-sig", newline="", closefd=path != 0) as lines:
             for line in lines:
                 yield from (statement._replace(source=source) for statement in splitter.feed(line))
@@ -205,7 +205,7 @@ def parameter_names(statement: str) -> frozenset[str]:
     """
     Return the names of a statement's parameters.
 
-    That is `name` for `$name` and `:name`, `1` for `$1`, and `1`, `2` ... for each `?`.
+    The name is `name` for `$name` and `:name`, and `1` for `$1`. Each `?` has the next number: `1`, `2` and so on.
     """
     splitter = StatementSplitter()
     for _ in splitter.feed(statement):
@@ -224,8 +224,8 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, JsonValue]:
     """
     Parse `NAME=VALUE` and `NAME:=JSON` arguments.
 
-    VALUE is a number if it is one in JSON, a boolean or null if it is `true`, `false` or `null`, else text.
-    `NAME:=JSON` gives an exact value: `NAME:="1"` is text, `NAME:=[1,2]` a list.
+    VALUE is a number if it is a JSON number, a boolean or null if it is `true`, `false` or `null`, and text otherwise.
+    `NAME:=JSON` specifies the exact value: `NAME:="1"` is text, and `NAME:=[1,2]` is a list.
 
     Raises:
         UsageError: An argument has neither form, or a name is repeated.

@@ -1,7 +1,6 @@
 """What a running runtime reports of itself, and what it keeps on the disk."""
 
 import stat
-from pathlib import Path
 
 from tests.system.harness import K1, K2, Server
 from tests.system.processes import contents
@@ -31,13 +30,3 @@ def test_state_files_are_private_and_hold_no_key(serve: Server) -> None:
         assert K1.encode() not in content
         assert K2.encode() not in content
     assert K1 not in serve.output()
-
-
-def test_a_second_runtime_on_the_same_state_is_refused(serve: Server, tmp_path: Path) -> None:
-    second = Server(tmp_path, changes={"runtime": {"state_dir": str(serve.directory / ".runtime")}})
-
-    code, output = second.refuses_to_start()
-
-    assert code == 1
-    assert f"in use by process {serve.process.pid}" in output
-    assert serve.rows("SELECT count(*) AS n FROM orders") == [{"n": 1000}]

@@ -1,4 +1,4 @@
-"""Checks S01 to S33 over Flight SQL: the same verdict and message as over HTTP, for each kind of request."""
+"""Checks S01 to S33 over Flight SQL: the same outcome and message as over HTTP, for each kind of request."""
 
 from pathlib import Path
 from typing import Any

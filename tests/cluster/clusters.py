@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from queryengine.cancellation import Interruption
 from queryengine.engine import Description, Encoding, Query
 from queryengine.execution.statement_runner import StatementRunner
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, parquet_file
-from runtimeconf.model import MIB, DatasetConfig, EngineConfig, QueryConfig, RuntimeConfig, SnapshotsConfig
+from runtimeconf.model import MIB, DatasetConfig, EngineConfig, QueryConfig, RuntimeConfig, Scope, SnapshotsConfig
 from system.addresses import Address
 from tests.datasources.support import deadline
 from tests.queryengine.execution.instances import declared
@@ -202,10 +202,12 @@ class ClusterEngine:
         parameters: Any = None,
         encoding: Encoding = "json",
         interruption: Interruption | None = None,
+        relations: Collection[str] | None = None,
         **query: Any,
     ) -> bytes:
-        """Return the whole answer."""
-        asked = Query(sql=sql, parameters=parameters, encoding=encoding, **{"query_id": "q", **query})
+        """Return the whole answer to a key that sees *relations*, by default all."""
+        scope = None if relations is None else Scope(relations=frozenset(relations))
+        asked = Query(sql=sql, parameters=parameters, encoding=encoding, scope=scope, **{"query_id": "q", **query})
         with ExitStack() as held:
             result = self.runner.run(asked, interruption or Interruption(), held)
         try:

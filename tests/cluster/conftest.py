@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.clusters import ClusterEngine, Sail, config_of, in_place, write_flights
-from tests.runtimeconf.conftest import load_text, yaml_file
+from tests.runtimeconf.conftest import faults, load_text, yaml_file
 
-__all__ = ["load_text", "yaml_file"]
+__all__ = ["faults", "load_text", "yaml_file"]
 
 MakeClusterEngine = Callable[..., ClusterEngine]
 

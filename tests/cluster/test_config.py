@@ -8,9 +8,9 @@ from cluster.config import ClusterConfig
 from runtimeconf import handover
 from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import RuntimeConfig, Scope
 from system.addresses import Address
-from tests.runtimeconf.configurations import Load
+from tests.runtimeconf.configurations import Faults, Load
 
 TOKEN = "token-Zq8vT3mN6bX9cL2pR5sW7yD0fG4h"
 
@@ -174,6 +174,28 @@ def test_a_dataset_in_place_may_be_described_and_have_a_schema(load_text: Load) 
     (read,) = load_text(of('{from: "sc://localhost"}', dataset)).datasets
 
     assert (read.is_in_place, read.name, read.documentation.columns) == (True, "air.days", {"id": "Key"})
+
+
+@pytest.mark.parametrize(
+    ("view", "is_allowed"),
+    [
+        ("acceleration: {}", True),
+        ("acceleration: {enabled: true}", True),
+        ("acceleration: {enabled: false}", False),
+        ("acceleration: {enabled: false}, materialized: true", True),
+        ("materialized: false", False),
+    ],
+)
+def test_a_key_may_name_an_accelerated_view_which_is_materialized(
+    load_text: Load, faults: Faults, view: str, is_allowed: bool
+) -> None:
+    auth = f"auth: {{api-key: {{enabled: true, named_keys: [{{name: a, key: {TOKEN}, datasets: [late]}}]}}}}"
+    rest = f"{auth}}}\nviews: [{{name: late, sql: SELECT 1, {view}}}]"
+    text, in_cluster = f"runtime: {{{rest}", f"runtime: {{engine: {{from: 'sc://127.0.0.1:15002'}}, {rest}"
+
+    assert load_text(text).auth.named_keys[0].scope == Scope(relations=frozenset({"late"}))
+    found = [fault.message for fault in faults(in_cluster) if "materialized" in fault.message]
+    assert bool(found) is not is_allowed
 
 
 @pytest.mark.parametrize(

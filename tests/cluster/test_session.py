@@ -59,9 +59,9 @@ def test_names_with_a_dot_are_in_their_schema(sail: Sail, tmp_path: Path) -> Non
     with closing(ClusterEngine(config)) as engine:
         assert engine.run("SELECT air.few.id FROM runtime.air.few ORDER BY 1") == b'[{"id":0},{"id":1}]'
         assert engine.run("SELECT * FROM few") == b'[{"id":0}]'
-        assert engine.run("SELECT count(*) AS n FROM air.flights", scope=frozenset({"air.flights"})) == b'[{"n":1000}]'
+        assert engine.run("SELECT count(*) AS n FROM air.flights", relations={"air.flights"}) == b'[{"n":1000}]'
         with pytest.raises(SqlError, match=r"^Table 'air\.flights' does not exist\.$"):
-            engine.run("SELECT * FROM air.flights", scope=frozenset({"few"}))
+            engine.run("SELECT * FROM air.flights", relations=())
         for sql in ('FROM "air"."few"', 'SELECT * FROM "runtime"."air"."few"'):  # of Flight SQL's metadata
             described = engine.describe(sql).schema
             assert described is not None

@@ -59,10 +59,10 @@ class WebServer(BaseApplication):  # type: ignore[misc]
 
 
 class PatientWorker(GeventWebWorker):
-    """The worker of the web tier, with more time for the last requests than any test takes."""
+    """The worker of the web tier, with more time for the next and for the last requests than any test takes."""
 
     def run(self) -> None:
-        gevent_worker._STOP_HEAD_S = 600.0
+        gevent_worker.HEAD_TIMEOUT_S = gevent_worker.BODY_TIMEOUT_S = gevent_worker._STOP_HEAD_S = 600.0
         super().run()
 
 

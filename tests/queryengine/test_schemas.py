@@ -12,7 +12,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
-from tests.queryengine.test_scopes import FORMS, LISTS, outcome
+from tests.queryengine.test_scopes import FORMS, LISTS, SHARES, outcome, share_of
 
 ROW = "SELECT i AS id, 'UA' AS carrier FROM range(3) t(i)"
 TABLES = dict.fromkeys(("airlines", "flights", "Taxi.Trips", "taxi.zones", "bus.trips"), ROW)
@@ -97,12 +97,16 @@ def test_it_is_found_nowhere_else(engines: dict[str, QueryEngine], name: str, er
         rows(engines[""], f"FROM {name}")
 
 
+@SHARES
 @pytest.mark.parametrize("scope", SCOPES)
-def test_outside_its_scope_a_key_finds_neither_tables_nor_schemas(engines: dict[str, QueryEngine], scope: str) -> None:
+def test_outside_its_scope_a_key_finds_neither_tables_nor_schemas(
+    engines: dict[str, QueryEngine], scope: str, *, share: bool
+) -> None:
     forms = [form for form in FORMS if "SAMPLE" not in form and "WITH {}" not in form and "{} AS (" not in form]
-    statements = [form.replace("{}", name) for form in forms for name in WRITTEN]
+    statements = list(dict.fromkeys(form.replace("{}", name) for form in forms for name in WRITTEN))
+    asked = share_of(statements, SCOPES, scope) if share else statements
 
-    for sql in dict.fromkeys((*statements, *LISTS, "SHOW TABLES FROM taxi", "SHOW TABLES FROM runtime.taxi")):
+    for sql in (*asked, *LISTS, "SHOW TABLES FROM taxi", "SHOW TABLES FROM runtime.taxi"):
         # A plan of a key with a view in its scope shows the copies in the key's own database.
         if not sql.startswith("EXPLAIN") or "bus.late" not in SCOPES[scope]:
             assert outcome(engines[""], sql, SCOPES[scope]) == outcome(engines[scope], sql, None), sql

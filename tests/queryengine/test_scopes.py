@@ -4,8 +4,9 @@ What is outside the scope of a key does not exist for its statements.
 Every answer, errors included, equals that of an engine whose configuration declares nothing but the scope.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from itertools import cycle
 
 import pytest
 
@@ -151,18 +152,29 @@ def is_comparable(sql: str, scope: str) -> bool:
     return not sql.startswith("EXPLAIN") or SCOPES[scope].isdisjoint(VIEWS)
 
 
+#: Each scope with a share of the statements, and then with all.
+SHARES = pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+
+
+def share_of(statements: Sequence[str], scopes: Iterable[str], scope: str) -> Sequence[str]:
+    """Return every n-th of *statements*, so that all *scopes* together have each once."""
+    names = list(scopes)
+    return statements[names.index(scope) :: len(names)]
+
+
+@SHARES
 @pytest.mark.parametrize("scope", SCOPES)
-def test_every_way_to_name_a_relation(engines: Engines, scope: str) -> None:
-    for sql in WRITTEN:
+def test_every_way_to_name_a_relation(engines: Engines, scope: str, *, share: bool) -> None:
+    for sql in share_of(WRITTEN, SCOPES, scope) if share else WRITTEN:
         if is_comparable(sql, scope):
             assert_alike(engines, scope, sql)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("encoding", ["csv", "arrow", "flight"])
 @pytest.mark.parametrize("scope", SCOPES)
-def test_every_format(engines: Engines, scope: str, encoding: Encoding) -> None:
-    for sql in WRITTEN:
+def test_every_format(engines: Engines, scope: str) -> None:
+    formats: tuple[Encoding, ...] = ("csv", "arrow", "flight")
+    for sql, encoding in zip(WRITTEN, cycle(formats), strict=False):
         if is_comparable(sql, scope):
             assert_alike(engines, scope, sql, encoding)
 

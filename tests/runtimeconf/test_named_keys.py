@@ -145,27 +145,6 @@ def test_a_named_key_that_is_also_a_string_key_is_a_fault(faults: Faults) -> Non
     assert fault.message == "is the same key as an item of keys on line 1: each needs a key of its own"
 
 
-@pytest.mark.parametrize(
-    ("view", "is_allowed"),
-    [
-        ("acceleration: {}", True),
-        ("acceleration: {enabled: true}", True),
-        ("acceleration: {enabled: false}", False),
-        ("acceleration: {enabled: false}, materialized: true", True),
-        ("materialized: false", False),
-    ],
-)
-def test_in_a_cluster_a_key_may_name_an_accelerated_view_which_is_materialized(
-    load_text: Load, faults: Faults, view: str, is_allowed: bool
-) -> None:
-    text = named(f"{{name: a, key: {KEY}, datasets: [late]}}").replace("sql: SELECT 1", f"sql: SELECT 1, {view}")
-    in_cluster = text.replace("runtime: {", "runtime: {engine: {from: 'sc://127.0.0.1:15002'}, ")
-
-    assert load_text(text).auth.named_keys[0].scope == Scope(relations=frozenset({"late"}))
-    found = [fault.message for fault in faults(in_cluster) if "materialized" in fault.message]
-    assert bool(found) is not is_allowed
-
-
 @pytest.mark.parametrize(("items", "expected"), fault_cases(FAULTS))
 def test_faults(faults: Faults, items: str, expected: list[str]) -> None:
     found = [f"{fault.yaml_path}: {fault.message}" for fault in faults(named(items))]

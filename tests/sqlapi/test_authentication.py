@@ -21,6 +21,7 @@ from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from sqlapi.request_bodies import must_close
 from sqlapi.urls import ROUTES, Route
+from tests.corpus import each
 from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged, methods_of, sql
 from tests.system.harness import K1, K2, WRONG
 
@@ -76,14 +77,12 @@ INVALID: list[tuple[Header, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("headers", ACCEPTED)
+@each("headers", ACCEPTED)
 def test_a02_a17_headers_that_authenticate(headers: tuple[Header, ...]) -> None:
     assert sql("SELECT 1", *headers, key=None).status == IN
 
 
-@pytest.mark.parametrize(
-    ("headers", "code"), [*((one, "missing_key") for one in ABSENT), *((one, "invalid_key") for one in INVALID)]
-)
+@each(("headers", "code"), [*((one, "missing_key") for one in ABSENT), *((one, "invalid_key") for one in INVALID)])
 def test_a01_a22_headers_that_do_not(headers: tuple[Header, ...], code: str) -> None:
     assert is_denied(sql("SELECT 1", *headers, key=None), code)
 
@@ -127,8 +126,8 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", 
 ODD_METHODS = ("FOO", "PROPFIND", "get", "post", "Post", "M-SEARCH", "X" * 100)
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("method", [*METHODS, *ODD_METHODS])
+@each("path", PATHS)
+@each("method", [*METHODS, *ODD_METHODS])
 def test_a24_a25_a27_every_path_and_method_gives_the_same_401(method: str, path: str) -> None:
     reference = sql("SELECT 1", key=None)
 
@@ -157,8 +156,8 @@ def test_a24_a27_wrong_methods_are_405_with_a_key_and_on_open_routes_for_anyone(
         assert "Allow" not in call(method, path, WITH_KEY).headers
 
 
-@pytest.mark.parametrize("headers", [(), (WITH_KEY,)])
-@pytest.mark.parametrize("path", ["/v1/sql", "/health", "/nope"])
+@each("headers", [(), (WITH_KEY,)])
+@each("path", ["/v1/sql", "/health", "/nope"])
 def test_a29_no_cors(path: str, headers: tuple[Header, ...]) -> None:
     preflight: tuple[Header, ...] = (
         ("Origin", "https://evil.test"),
@@ -169,7 +168,7 @@ def test_a29_no_cors(path: str, headers: tuple[Header, ...]) -> None:
         assert "access-control" not in str(call(method, path, *preflight, *headers).headers).lower()
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     ["Original-URL", "Rewrite-URL", "HTTP-Method-Override", "Method-Override", "Forwarded-Prefix", "Forwarded-Host"],
 )
@@ -199,22 +198,22 @@ ODD_SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("path", [*UNKNOWN_PATHS, *ODD_SPELLINGS])
+@each("path", [*UNKNOWN_PATHS, *ODD_SPELLINGS])
 def test_a25_a32_a34_a36_only_exact_paths_are_routes_and_nothing_redirects(path: str) -> None:
     for method, query in (("POST", ""), ("GET", ""), ("GET", "?x=1"), ("FOO", ""), ("OPTIONS", "")):
         assert is_denied(call(method, path + query, body=b"SELECT 1"))
         assert call(method, path + query, WITH_KEY, body=b"SELECT 1").code == "not_found"
 
 
-@pytest.mark.parametrize("path", ["/v1/%73ql", "/v1%2fsql", "/v1/sql?/health"])
+@each("path", ["/v1/%73ql", "/v1%2fsql", "/v1/sql?/health"])
 def test_a32_encoded_spellings_are_the_same_route(path: str) -> None:
     assert is_denied(call("POST", path, body=b"SELECT 1"))
     assert call("POST", path, WITH_KEY, body=b"SELECT 1").status == IN
 
 
-@pytest.mark.parametrize("path", ["/health", "/health?x=1", "/v1/ready", "/v1/ready?verbose=true", "/%68ealth"])
-@pytest.mark.parametrize("headers", [(), (("X-API-Key", WRONG),), (("Authorization", "Basic x"),), (WITH_KEY,)])
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@each("path", ["/health", "/health?x=1", "/v1/ready", "/v1/ready?verbose=true", "/%68ealth"])
+@each("headers", [(), (("X-API-Key", WRONG),), (("Authorization", "Basic x"),), (WITH_KEY,)])
+@each("method", ["GET", "HEAD"])
 def test_a34_a35_open_paths_answer_the_same_with_any_key(method: str, headers: tuple[Header, ...], path: str) -> None:
     reference = call(method, path)
 
@@ -235,7 +234,7 @@ def test_a43_the_body_of_a_refused_request_is_not_read() -> None:
     assert must_close(answer.environ)
 
 
-@pytest.mark.parametrize("accept", ["text/html", "application/xml;q=1", "*/*;q=0"])
+@each("accept", ["text/html", "application/xml;q=1", "*/*;q=0"])
 def test_authentication_precedes_content_negotiation(accept: str) -> None:
     assert is_denied(sql("SELECT 1", ("Accept", accept), key=None))
     assert sql("SELECT 1", ("Accept", accept)).code == "not_acceptable"

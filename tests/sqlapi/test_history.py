@@ -28,7 +28,7 @@ def test_a_key_reads_its_own_statements_newest_first() -> None:
 
     ids = [answer.headers["X-Query-Id"] for answer in (refused, failed, done)]
     assert [row["id"] for row in rows] == ids
-    assert [row["verdict"] for row in rows] == ["statement_not_allowed", "sql_error", "ok"]
+    assert [row["outcome"] for row in rows] == ["statement_not_allowed", "sql_error", "ok"]
     assert [row["statement"] is None for row in rows] == [True, False, False]
     assert tuple(rows[2]) == history.COLUMNS
     assert (rows[2]["rows"], rows[2]["bytes"], rows[2]["sql"]) == (1, len(done.body), None)

@@ -4,9 +4,10 @@ from hypothesis import strategies as st
 
 from sqlapi.errors import CrossSiteRequestError, InvalidHostError
 from sqlapi.hosts import Authority, check_host, check_same_site, parse_authority
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("localhost", Authority("localhost", None)),
@@ -57,8 +58,8 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("text", MALFORMED)
-@pytest.mark.parametrize("auth_on", [True, False])
+@each("text", MALFORMED)
+@each("auth_on", [True, False])
 def test_malformed_is_refused_always(text: str, auth_on: bool) -> None:
     for allowed in (None, ("*",), ("localhost",)):
         with pytest.raises(InvalidHostError) as raised:
@@ -66,7 +67,7 @@ def test_malformed_is_refused_always(text: str, auth_on: bool) -> None:
         assert str(raised.value) == str(InvalidHostError())
 
 
-@pytest.mark.parametrize(
+@each(
     ("host", "allowed", "auth_on", "is_taken"),
     [
         pytest.param("localhost", None, False, True, id="A39 loopback by name"),
@@ -112,7 +113,7 @@ def test_any_text_is_a_valid_authority_or_malformed(text: str) -> None:
 LOCAL = Authority("localhost", 8090)
 
 
-@pytest.mark.parametrize(
+@each(
     ("host", "origin", "fetch_site"),
     [
         pytest.param(LOCAL, None, None, id="no browser"),
@@ -127,7 +128,7 @@ def test_same_site(host: Authority, origin: str | None, fetch_site: str | None) 
     check_same_site(host, origin, fetch_site)
 
 
-@pytest.mark.parametrize(
+@each(
     ("origin", "fetch_site"),
     [
         pytest.param("https://evil.test", None, id="A40 another host"),

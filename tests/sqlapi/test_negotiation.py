@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from sqlapi.errors import NotAcceptableError
 from sqlapi.negotiation import OFFERS, choose, parse_media_type, split_list
+from tests.corpus import each
 
 PLAIN, JSON, CSV, ARROW, VND, NDJSON, JSONL, _ = (offer.media_type for offer in OFFERS)
 
 
-@pytest.mark.parametrize(
+@each(
     ("accept", "media_type"),
     [
         pytest.param(None, PLAIN, id="no header"),
@@ -60,7 +61,7 @@ def test_choose(accept: str | None, media_type: str) -> None:
     assert choose(accept).media_type == media_type
 
 
-@pytest.mark.parametrize(
+@each(
     "accept",
     [
         *(
@@ -105,7 +106,7 @@ def test_the_highest_quality_wins(wanted: list[tuple[object, int]]) -> None:
         assert quality[choose(accept).media_type] == max(quality.values())
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("text/plain", ("text/plain", {})),
@@ -122,7 +123,7 @@ def test_parse_media_type(text: str, expected: tuple[str, dict[str, str]] | None
     assert parse_media_type(text) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "items"),
     [
         ("", []),
@@ -138,7 +139,7 @@ def test_split_list(text: str, items: list[str]) -> None:
     assert split_list(text) == items
 
 
-@pytest.mark.parametrize("piece", ['"', '\\"', ";", 'a/b;c="', ",", '"\\', "; "])
+@each("piece", ['"', '\\"', ";", 'a/b;c="', ",", '"\\', "; "])
 def test_long_headers_take_linear_time(piece: str) -> None:
     text = "a/b" + piece * 50_000
 

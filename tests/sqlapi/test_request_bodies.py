@@ -29,6 +29,7 @@ from sqlapi.request_bodies import (
     read_refresh_request,
     read_sql_request,
 )
+from tests.corpus import each
 from tests.queryengine.publishing import wait_until
 
 
@@ -56,7 +57,7 @@ SMALL = 70_000  # More than the server skips.
 CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True}
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "more", "body"),
     [
         *((b"next request", more, b"") for more in ({}, {"CONTENT_LENGTH": ""}, {"CONTENT_LENGTH": "0"})),
@@ -76,7 +77,7 @@ def test_a_body_is_read_up_to_its_end(content: bytes, more: dict[str, Any], body
     assert not must_close(environ)
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "more", "error", "read_bytes"),
     [
         pytest.param(b"8\r\nSELECT 1", {"HTTP_TRANSFER_ENCODING": "Chunked"}, LengthRequiredError(), 0, id="H04 raw"),
@@ -110,8 +111,8 @@ def test_a_refused_body_is_not_read_on_and_closes_the_connection(
     assert must_close(environ)
 
 
-@pytest.mark.parametrize("more", [CHUNKED, {"CONTENT_LENGTH": "8"}])
-@pytest.mark.parametrize("error", [OSError("gone"), ValueError("bad chunk"), StopIteration()])
+@each("more", [CHUNKED, {"CONTENT_LENGTH": "8"}])
+@each("error", [OSError("gone"), ValueError("bad chunk"), StopIteration()])
 def test_any_exception_of_the_server_is_a_body_error(more: dict[str, Any], error: Exception) -> None:
     environ = incoming(b"SEL", error, **more)
 
@@ -128,7 +129,7 @@ def test_a_chunk_that_the_server_finds_too_large_is_a_body_that_is_too_large() -
     assert must_close(environ)
 
 
-@pytest.mark.parametrize(
+@each(
     ("more", "expected"),
     [
         pytest.param({}, False, id="none"),
@@ -154,7 +155,7 @@ def read(body: bytes, content_type: str = "") -> tuple[str, object]:
     return read_sql_request(environ_of(body, **{CONTENT_TYPE: content_type}), LIMIT)
 
 
-@pytest.mark.parametrize(
+@each(
     "content_type",
     [
         *("", "text/plain", "text/plain; charset=utf-8", 'text/plain; charset="UTF-8"', "text/plain;charset=us-ascii"),
@@ -167,8 +168,8 @@ def test_h17_any_type_but_json_is_sql_text(content_type: str) -> None:
     assert read("SELECT 'é'".encode(), content_type) == ("SELECT 'é'", None)
 
 
-@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "text/json"])
-@pytest.mark.parametrize("body", [b'{"sql": "SELECT 1"}', b' \n{"query": "SELECT 1"}', b'\xef\xbb\xbf{"sql"'])
+@each("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "text/json"])
+@each("body", [b'{"sql": "SELECT 1"}', b' \n{"query": "SELECT 1"}', b'\xef\xbb\xbf{"sql"'])
 def test_json_under_another_type_names_the_right_type(content_type: str, body: bytes) -> None:
     with pytest.raises(BodyError, match=r"looks like JSON: send it with Content-Type: application/json"):
         read(body, content_type)
@@ -178,7 +179,7 @@ FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 
 
-@pytest.mark.parametrize(
+@each(
     ("content_type", "body"),
     [
         pytest.param(
@@ -205,7 +206,7 @@ def test_a_statement_in_a_form_or_under_the_type_of_json_is_told_how_to_send_it(
         read(body.encode(), content_type)
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     ["SELECT 1=1", "select+1", "WITH a AS (SELECT 1) FROM a", "-- sql=1\nSELECT 1", "SELECT '%20'", "FROM a WHERE b=1",
      "SELECT\n%20", "--BoUnDaRy\nSELECT 1", "(SELECT 1)", "x"],
@@ -214,7 +215,7 @@ def test_a_statement_is_not_taken_for_a_form(body: str) -> None:
     assert read(body.encode(), FORM) == (body, None)
 
 
-@pytest.mark.parametrize("body", ["", "true", "null", "[1]", '"SELECT 1"', "12", "{", "tru", "{}"])
+@each("body", ["", "true", "null", "[1]", '"SELECT 1"', "12", "{", "tru", "{}"])
 def test_json_that_is_none_gets_the_error_of_json(body: str) -> None:
     with pytest.raises(InvalidJsonError, match="JSON"):
         read(body.encode(), JSON)
@@ -224,7 +225,7 @@ def test_a_body_without_a_content_type_is_sql_text() -> None:
     assert read_sql_request(environ_of(b"FROM t"), LIMIT) == ("FROM t", None)
 
 
-@pytest.mark.parametrize(
+@each(
     "content_type",
     [
         *("application/json", "Application/JSON", "application/json ;", "application/json; profile=x"),
@@ -235,17 +236,15 @@ def test_h17_json_with_or_without_parameters(content_type: str) -> None:
     assert read(b'{"sql":"SELECT 1"}', content_type) == ("SELECT 1", None)
 
 
-@pytest.mark.parametrize("charset", ["utf-16", "utf-99", "iso-8859-1", "latin1", "utf-7", "x" * 1000, '"\x00"', ".."])
-@pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
+@each("charset", ["utf-16", "utf-99", "iso-8859-1", "latin1", "utf-7", "x" * 1000, '"\x00"', ".."])
+@each("media_type", ["application/json", "text/plain"])
 def test_a41_h17_other_charsets(charset: str, media_type: str) -> None:
     with pytest.raises(CharsetError):
         read(b'{"sql":"SELECT 1"}', f"{media_type}; charset={charset}")
 
 
-@pytest.mark.parametrize("content_type", ["", "application/json"])
-@pytest.mark.parametrize(
-    "body", ["SELECT 1".encode("utf-16"), b"SELECT '\xe9'", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"]
-)
+@each("content_type", ["", "application/json"])
+@each("body", ["SELECT 1".encode("utf-16"), b"SELECT '\xe9'", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"])
 def test_s32_not_utf8(body: bytes, content_type: str) -> None:
     with pytest.raises(BodyError, match=r"not UTF-8: byte \d+"):
         read(body, content_type)
@@ -258,7 +257,7 @@ def test_a_byte_order_mark_is_dropped_and_a_large_body_refused() -> None:
         read(b" " * (LIMIT + 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("parameters", "expected"),
     [
         ("null", None),
@@ -278,7 +277,7 @@ def test_parameters(parameters: str, expected: object) -> None:
     assert read(body.encode(), "application/json") == ("SELECT ?", expected)
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "message"),
     [
         pytest.param(b"", "not valid JSON", id="A41 empty"),
@@ -341,7 +340,7 @@ def read_refresh(body: str) -> RefreshRequest:
     return read_refresh_request(environ_of(body.encode()), LIMIT)
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "expected"),
     [
         ("", RefreshRequest()),
@@ -359,7 +358,7 @@ def test_bodies_of_a_refresh(body: str, expected: RefreshRequest) -> None:
     assert read_refresh(body) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value"),
     [
         *product(("refresh_sql", "refresh_mode", "refresh_jitter_max"), (1, True, [], {})),

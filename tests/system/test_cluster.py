@@ -34,7 +34,7 @@ def server_on(cluster: Sail, directory: Path, data: Path, tables: tuple[str, ...
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tpch")
-    tpch.generate(directory, 1.0)
+    tpch.generate(directory, 0.1)
     return directory
 
 

@@ -28,13 +28,8 @@ from tests.system.harness import K1, KEYED, Server, wait_for
 from tests.system.processes import engine_workers, family, send
 from tests.system.test_cluster import server_on
 
-
-def times(some: int) -> list[object]:
-    """Return how often each of them dies or is stopped: in `make test-all`, and in `make soak`."""
-    return [
-        pytest.param(some, marks=pytest.mark.alone, id="some"),
-        pytest.param(int(os.environ.get("CLUSTER_KILLS", "20")), marks=pytest.mark.soak, id="many"),
-    ]
+#: How often each of them dies or is stopped in `make soak`.
+MANY = int(os.environ.get("CLUSTER_KILLS", "20"))
 
 
 #: Sends rows all the time, without end.
@@ -166,13 +161,13 @@ def trial(directory: Path, **engine: object) -> Iterator[Trial]:
         yield found
 
 
-def run_kills(directory: Path, victim: str, times: int) -> Seen:
-    """Kill *victim* that often in the middle of a statement, and look at everything that callers may notice."""
-    allowed, patience_s = VICTIMS[victim]
+def run_kills(directory: Path, victims: Sequence[str]) -> Seen:
+    """Kill one of *victims* after the other, each in a statement, and look at everything that callers may notice."""
     seen = Seen()
     with trial(directory) as running, ThreadPoolExecutor(1) as pool:
-        for number in range(times):
-            asked = running.begin(pool, *STATEMENTS[number % len(STATEMENTS)])
+        for victim, statement in zip(victims, cycle(STATEMENTS), strict=False):
+            allowed, patience_s = VICTIMS[victim]
+            asked = running.begin(pool, *statement)
             began, cpu_s = time.monotonic(), running.cluster.cpu_s()
             running.kill(victim)
             wait_for(running.is_answering, "the next answer", patience_s * _PATIENCE)
@@ -184,15 +179,20 @@ def run_kills(directory: Path, victim: str, times: int) -> Seen:
     return seen
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("times", times(2))
+@pytest.mark.parametrize(
+    "victims",
+    [
+        pytest.param(tuple(VICTIMS), marks=pytest.mark.alone, id="each"),
+        *(pytest.param((victim,) * MANY, marks=pytest.mark.soak, id=victim) for victim in VICTIMS),
+    ],
+)
 def test_a_death_leaves_no_wrong_answer_and_nothing_running(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], victim: str, times: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], victims: Sequence[str]
 ) -> None:
-    seen = run_kills(tmp_path, victim, times)
+    seen = run_kills(tmp_path, victims)
 
     with capsys.disabled():
-        print(f"\n{times} deaths of the {victim}: {seen}")
+        print(f"\n{len(victims)} deaths of {', '.join(dict.fromkeys(victims))}: {seen}")
 
 
 #: Statements without end that a cluster can stop: in one operator, with an exchange between workers, in a sort, in a
@@ -228,22 +228,19 @@ def run_stops(directory: Path, stop: str, statements: Sequence[str]) -> Seen:
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("times", times(len(STOPPABLE)))
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param((*STOPPABLE, UNSTOPPABLE), marks=pytest.mark.alone, id="each"),
+        pytest.param(tuple(islice(cycle(STOPPABLE), MANY)), marks=pytest.mark.soak, id="stoppable"),
+        pytest.param((UNSTOPPABLE,) * MANY, marks=pytest.mark.soak, id="unstoppable"),
+    ],
+)
 def test_the_cluster_is_idle_soon_after_a_statement_was_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], stop: str, times: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stop: str, statements: Sequence[str]
 ) -> None:
-    seen = run_stops(tmp_path, stop, list(islice(cycle(STOPPABLE), times)))
+    """A cluster that cannot stop a statement begins a new session."""
+    seen = run_stops(tmp_path, stop, statements)
 
     with capsys.disabled():
-        print(f"\n{times} times {stop}: {seen}")
-
-
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("times", times(1))
-def test_a_cluster_that_cannot_stop_a_statement_begins_a_new_session(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], stop: str, times: int
-) -> None:
-    seen = run_stops(tmp_path, stop, [UNSTOPPABLE] * times)
-
-    with capsys.disabled():
-        print(f"\n{times} times {stop} of what the cluster cannot stop: {seen}")
+        print(f"\n{len(statements)} times {stop}: {seen}")

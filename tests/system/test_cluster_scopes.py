@@ -127,7 +127,7 @@ STATEMENTS = st.one_of(
 
 
 @settings(
-    max_examples=int(os.environ.get("CLUSTER_CASES", "300")), suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=int(os.environ.get("CLUSTER_CASES", "100")), suppress_health_check=list(HealthCheck), deadline=None
 )
 @given(sql=STATEMENTS, channel=st.sampled_from(CHANNELS))
 def test_every_answer_is_that_of_a_runtime_with_the_scope_alone(runtimes: Runtimes, sql: str, channel: Channel) -> None:

@@ -135,14 +135,14 @@ def test_every_answered_statement_is_in_the_history_once_whatever_is_killed(tmp_
         server.wait_until_up()
 
         lines = wait_for(lambda: whole(tmp_path / "history.jsonl", answers), "the last statement")
-        verdicts = Counter(line["verdict"] for line in lines)
+        verdicts = Counter(line["outcome"] for line in lines)
         newest = server.listed("/v1/sql/history?limit=1000", K1)
 
     logger.info("%d answered, %d broken off, %d killed: %s", len(answers.verdicts), answers.broken, kills, verdicts)
     assert parts >= STATEMENTS // PART_EVERY - 1
     assert kills >= 10
     assert set(Counter(line["id"] for line in lines).values()) == {1}
-    told = {number_of(line): line["verdict"] for line in lines}
+    told = {number_of(line): line["outcome"] for line in lines}
     assert len(told) == len(lines)
     wrong = {
         number: (verdict, told.get(number))

@@ -41,7 +41,7 @@ from tests.system.harness import (
 from tests.system.processes import MIB, descriptors, engine_workers, family, is_alive, send
 
 #: How often the runtime is reloaded and killed; `make soak` has more.
-RELOADS = int(os.environ.get("RELOADS", "5"))
+RELOADS = int(os.environ.get("RELOADS", "3"))
 KILLS = int(os.environ.get("KILLS", "6"))
 
 

@@ -25,7 +25,7 @@ def test_an_entry_says_when_how_long_and_how_it_ended() -> None:
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "started": "2026-01-01T00:00:01.000Z",
         "protocol": "http",
-        "verdict": "query_timeout",
+        "outcome": "query_timeout",
         "queued_ms": 1.0,
         "parse_ms": 2.0,
         "run_ms": 8.0,

@@ -37,7 +37,7 @@ def test_each_statement_is_a_line_that_only_the_owner_reads(tmp_path: Path) -> N
 
     first, second = map(json.loads, path.read_text().splitlines())
     assert path.stat().st_mode & 0o777 == 0o600
-    assert (first["key"], first["fingerprint"], first["verdict"], first["sql"]) == ("analyst", "aa", "ok", None)
+    assert (first["key"], first["fingerprint"], first["outcome"], first["sql"]) == ("analyst", "aa", "ok", None)
     assert (second["key"], second["fingerprint"], second["sql"]) == (None, None, "SELECT 'é'")
 
 

@@ -34,7 +34,7 @@ def _seconds(text: str) -> float:
 
 
 def examine(file: Path, *, offline: bool, source_limit_s: float) -> Iterator[Finding]:
-    """Yield the findings about the runtime of the YAML *file*, check by check."""
+    """Yield the findings about the runtime of the configuration file *file*, check by check."""
     read, runtime = checks.Configuration(file), running.Runtime()
     yield Finding("ok", "versions", f"querykeep {version()}, Python {platform.python_version()}.")
     yield from run("configuration", read.read)

@@ -1,4 +1,4 @@
-"""`manage.py check`: Django's checks, and checks of the YAML, the data and the machine."""
+"""`manage.py check`: Django's checks, and checks of the configuration file, the data and the machine."""
 
 import io
 import os
@@ -44,7 +44,7 @@ class Command(check.Command):
         add_config_option(parser)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run on the command line, where a missing YAML is an error. `manage.py test` calls `handle`."""
+        """Run on the command line, where a missing configuration file is an error. `manage.py test` calls `handle`."""
         os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(config_path(os.environ))
         super().run_from_argv(argv)
 
@@ -99,7 +99,7 @@ def _place(line: str) -> tuple[bool, str, int]:
 
 
 def _table(uses: Sequence[Use]) -> Iterator[str]:
-    """Yield the compatibility report: the fields of a Spicepod, those that need attention first."""
+    """Yield the compatibility report: the fields of a Spicepod, with fields that need attention first."""
     for verdict in ("unsupported", "supported, different meaning"):
         those = sorted((use.path, use.remark, use.lines) for use in uses if use.verdict == verdict)
         yield from [f"{verdict.capitalize()}:"] if those else []
@@ -117,7 +117,7 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
     try:
         config = runtimeconf.state.get_config()
     except ConfigError:
-        return []  # runtimeconf's own check says why.
+        return []  # runtimeconf's own check reports the reason.
     messages: list[checks.CheckMessage] = [
         *(checks.Error(text, id="runtime_site.E003") for text in _start_problems(config)),
         *(checks.Warning(text, id="runtime_site.W002") for text in startup.machine_warnings(config)),

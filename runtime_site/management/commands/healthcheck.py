@@ -1,4 +1,4 @@
-"""`manage.py healthcheck`: check whether a YAML's runtime responds, for process managers such as Docker."""
+"""`manage.py healthcheck`: check whether a configured runtime responds, for process managers such as Docker."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _TIMEOUT_S = 4.0
 
 
 class Command(BaseCommand):
-    """Request `/health`, which needs no key, with the address and TLS settings in the YAML."""
+    """Request `/health`, which needs no key, with the address and TLS settings in the configuration file."""
 
     help = "Checks whether the runtime on this machine responds: exit code 0 if it does, else 1."
     requires_system_checks = ()

@@ -1,4 +1,4 @@
-"""`manage.py reload`: make the running runtime read its YAML again."""
+"""`manage.py reload`: make the running runtime read its configuration file again."""
 
 import os
 import signal

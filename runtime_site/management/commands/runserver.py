@@ -74,7 +74,7 @@ def guard(application: Any) -> Any:
 
 
 class Command(runserver.Command):
-    """Serve for development, on the address of the runtime YAML unless another is given."""
+    """Serve for development, on the configured address unless another is given."""
 
     help = "Starts the runtime on Django's development server (one process, reloads on code changes, no TLS)."
     server_cls = Server
@@ -118,7 +118,7 @@ class Command(runserver.Command):
         super().handle(*args, **options)
 
     def run(self, **options: Any) -> None:
-        """Serve on the address from the command line or the YAML, unless it exposes the server unintentionally."""
+        """Serve on the address from the command line or configuration, unless it exposes the server unintentionally."""
         config = runtimeconf.state.get_config()
         try:
             check_listener(Address(self.addr.lower(), int(self.port)), config.auth, config.file)

@@ -82,9 +82,9 @@ SELECT x FROM (SELECT array(1, 2) AS a) LATERAL VIEW explode(a) t AS x
 SELECT t.user AS user FROM (SELECT 1 AS `user`) t
 => [{"user":1}]
 SELECT * FROM information_schema.tables
-=> [{"table_catalog":"runtime","table_schema":"main","table_name":"few","table_type":"VIEW"},{"table_catalog":"runtime","table_schema":"main","table_name":"flights","table_type":"BASE TABLE"}]
+=> [{"table_catalog":"runtime","table_schema":"main","table_name":"flights","table_type":"BASE TABLE"}]
 SELECT table_name FROM runtime.information_schema.columns WHERE column_name = 'id'
-=> [{"table_name":"few"},{"table_name":"flights"}]
+=> [{"table_name":"flights"}]
 SELECT * FROM information_schema.schemata
 => [{"catalog_name":"runtime","schema_name":"main"}]
 EXPLAIN SELECT * FROM flights

@@ -63,7 +63,7 @@ def test_a_name_with_a_dot_is_listed_in_its_schema(gate: SparkGate, engine: Clus
 
 
 def test_a_key_that_sees_nothing_gets_empty_lists_with_their_columns(gate: SparkGate, engine: ClusterEngine) -> None:
-    answer = engine.run("SELECT * FROM information_schema.tables", scope=frozenset(), encoding="vnd")
+    answer = engine.run("SELECT * FROM information_schema.tables", relations=(), encoding="vnd")
 
     assert json.loads(answer)["row_count"] == 0
     assert [field["name"] for field in json.loads(answer)["schema"]["fields"]][2:] == ["table_name", "table_type"]

@@ -46,7 +46,7 @@ def schema(levels: int) -> str:
     ],
 )
 def test_the_cluster_answers_what_costs_little(engine: ClusterEngine, sql: str) -> None:
-    assert engine.run(sql, scope=DECLARED).startswith(b"[")
+    assert engine.run(sql).startswith(b"[")
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_the_cluster_chooses_the_partitions_of_a_range(gate: SparkGate) -> None:
 
 def test_a_type_with_more_digits_than_a_decimal_has_is_an_error_of_the_statement(engine: ClusterEngine) -> None:
     with pytest.raises(StatementError, match=r"decimal\(40,0\), which cannot be sent"):
-        engine.run(f"SELECT to_number('1', '{'9' * 40}')", scope=DECLARED)
+        engine.run(f"SELECT to_number('1', '{'9' * 40}')")

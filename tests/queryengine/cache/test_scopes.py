@@ -77,9 +77,11 @@ def test_no_rows_cross(engine: CachedEngine) -> None:
     assert_no_rows_cross(engine, 20)
 
 
-@pytest.mark.exhaustive
-def test_no_rows_cross_in_20_000_requests(engine: CachedEngine) -> None:
-    assert_no_rows_cross(engine, 2_000)
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(300, marks=pytest.mark.exhaustive), pytest.param(2_000, marks=pytest.mark.soak)]
+)
+def test_no_rows_cross_in_many_requests(engine: CachedEngine, rounds: int) -> None:
+    assert_no_rows_cross(engine, rounds)
 
 
 def assert_none_crosses(engine: CachedEngine, rounds: int) -> None:
@@ -106,6 +108,8 @@ def test_no_answer_crosses(engine: CachedEngine) -> None:
     assert_none_crosses(engine, 20)
 
 
-@pytest.mark.exhaustive
-def test_no_answer_of_twenty_thousand_crosses(engine: CachedEngine) -> None:
-    assert_none_crosses(engine, 1250)
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(200, marks=pytest.mark.exhaustive), pytest.param(1_250, marks=pytest.mark.soak)]
+)
+def test_no_answer_of_many_crosses(engine: CachedEngine, rounds: int) -> None:
+    assert_none_crosses(engine, rounds)

@@ -10,7 +10,7 @@ import pytest
 
 from queryengine.pool.frames import FrameDecoder, Kind
 from queryengine.pool.worker import SPARE_BYTES
-from runtimeconf.model import MIB
+from runtimeconf.model import MIB, DatasetRule, Scope
 from tests.queryengine.bare_engine import Engine, receive, running, still_works
 from tests.queryengine.publishing import wait_until
 
@@ -122,6 +122,22 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
 
         wait_until(lambda: worker not in engine.workers())
         still_works(engine)
+
+
+def test_the_copies_for_keys_do_not_wear_a_worker_out(state_dir: Path) -> None:
+    def ask(number: int) -> bytes:
+        rule = DatasetRule(dataset="flights", row_filter=f"id <> {number}")
+        scope = Scope(relations=frozenset({"flights"}), rules=(rule,))
+        return engine.ask("SELECT count(*) AS n FROM flights", scope=scope).data
+
+    with running(state_dir, constants={"SLACK_BYTES": -MIB, "WORN_BYTES": 4 * MIB}) as engine:
+        worker = engine.worker()
+        base = private_bytes(worker)
+
+        assert {ask(number) for number in range(100)} == {b'[{"n":999}]'}
+
+        assert private_bytes(worker) > base + 5 * MIB
+        assert engine.worker() == worker
 
 
 @pytest.mark.parametrize(

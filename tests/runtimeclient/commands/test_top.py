@@ -22,7 +22,7 @@ FINISHED: dict[str, Any] = {
     "trace_id": None,
     "started": "2026-01-01T00:00:00.000Z",
     "protocol": "http",
-    "verdict": "ok",
+    "outcome": "ok",
     "queued_ms": 0.1,
     "parse_ms": 0.2,
     "run_ms": 3.1,
@@ -80,7 +80,7 @@ def terminal_of(remote: Remote, *arguments: str) -> Terminal:
 
 
 def test_history_is_a_table_or_all_fields(remote: Remote) -> None:
-    with_text = FINISHED | {"sql": f"SELECT\n {'x' * 100}", "verdict": "query_timeout"}
+    with_text = FINISHED | {"sql": f"SELECT\n {'x' * 100}", "outcome": "query_timeout"}
     remote.on("GET", "/v1/sql/history", as_reply([with_text, FINISHED]))
 
     table = remote.call("history")
@@ -105,7 +105,7 @@ def test_a_limit_that_no_runtime_takes_is_wrong_usage(remote: Remote, limit: str
 
 
 @pytest.mark.parametrize(
-    "value", [{}, {"total_ms": "1"}, {"total_ms": math.nan}, {"total_ms": -math.inf}, {"rows": 1.5}, {"verdict": None}]
+    "value", [{}, {"total_ms": "1"}, {"total_ms": math.nan}, {"total_ms": -math.inf}, {"rows": 1.5}, {"outcome": None}]
 )
 def test_a_history_of_something_else_is_refused(remote: Remote, value: dict[str, Any]) -> None:
     remote.on("GET", "/v1/sql/history", as_reply([FINISHED | value if value else {}]))

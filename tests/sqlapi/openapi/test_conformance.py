@@ -89,7 +89,7 @@ def run_schemathesis(server: Server, key: str | None, *, examples: int) -> dict[
 
 @pytest.mark.parametrize(
     ("examples", "cases"),
-    [pytest.param(15, 400, marks=pytest.mark.exhaustive), pytest.param(200, 5_000, marks=pytest.mark.soak)],
+    [pytest.param(5, 150, marks=pytest.mark.exhaustive), pytest.param(200, 5_000, marks=pytest.mark.soak)],
 )
 def test_many_cases_against_serve(tmp_path: Path, examples: int, cases: int) -> None:
     with Server(tmp_path) as server:
