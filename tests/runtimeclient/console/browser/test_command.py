@@ -14,6 +14,8 @@ from runtimeclient.console.server import SESSION_HEADER
 from tests.runtimeclient.conftest import clean_environment
 from tests.system.harness import K1, REPOSITORY, Server, taken_port
 
+SPAWN: Any = pexpect.spawn  # without annotations
+RUN: Any = pexpect.run
 LINK = re.compile(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]+)(\S*)")
 
 
@@ -21,7 +23,7 @@ LINK = re.compile(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]+)(\S*)")
 def program(runtime: Server, assets: dict[str, Asset]) -> Iterator[Any]:
     environ = clean_environment(RUNTIME_HTTP_ENDPOINT=runtime.url, RUNTIME_API_KEY=K1)
     arguments = [str(REPOSITORY / "manage.py"), "console", "SELECT 1 & 2", "--no-browser"]
-    child = pexpect.spawn(sys.executable, arguments, env=environ, encoding="utf-8", timeout=60)
+    child = SPAWN(sys.executable, arguments, env=environ, encoding="utf-8", timeout=60)
     yield child
     child.close(force=True)
 
@@ -51,7 +53,7 @@ def test_the_link_opens_the_console_once_and_enter_prints_another(program: Any) 
 
 def test_a_port_in_use_is_named(runtime: Server, assets: dict[str, Asset]) -> None:
     with taken_port() as port:
-        output, status = pexpect.run(
+        output, status = RUN(
             f"{sys.executable} {REPOSITORY}/manage.py console --port {port} --http-endpoint {runtime.url}",
             env=clean_environment(), encoding="utf-8", withexitstatus=True,
         )  # fmt: skip
