@@ -17,16 +17,18 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.console.assets import Asset
 from runtimeclient.console.passing import Body, Request, pass_on, problem
 from runtimeclient.console.sessions import Sessions
-from runtimeclient.errors import ClientError
+from runtimeclient.errors import ClientError, ConnectionFailedError
 
 SESSION_HEADER = "X-Console-Session"
 _MAX_BODY_BYTES = 16 << 20
 _SILENCE_S = 60.0
 _TARGET = re.compile(r"/v1/[A-Za-z0-9._~%/-]*(\?[A-Za-z0-9._~%=&-]*)?")
-#: Scripts and connections: ours only. The editor makes style sheets, which need the nonce of the page.
+#: Scripts and connections: ours only. The editor makes style sheets, which need the nonce of the page. No text becomes
+#: HTML: without a policy of trusted types, browsers refuse it.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data: blob:;"
-    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    " connect-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -157,8 +159,10 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request(self.command, self.path, self.headers, body)
         try:
             pass_on(request, self.server.client, self)
-        except ClientError as exc:
+        except ConnectionFailedError as exc:
             self._refuse(Refusal(502, "console_no_runtime", str(exc)))
+        except ClientError as exc:  # pyarrow is not installed
+            self._refuse(Refusal(501, "console_format", str(exc)))
         except OSError:
             # The connection ends without the last chunk.
             self.close_connection = True
