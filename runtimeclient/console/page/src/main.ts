@@ -96,10 +96,15 @@ class Page {
     byId<HTMLButtonElement>("cancel").disabled = false;
     this.#said.textContent = "";
     const elapsed = () => duration(performance.now() - started);
+    let drawnRows = 0;
+    const draw = () => {
+      drawnRows = result.rows;
+      this.#grid.update();
+    };
     const timer = setInterval(() => {
+      if (drawnRows !== result.rows) draw();
       byId("progress").textContent = `Running, ${elapsed()}${result.rows ? `, ${plural(result.rows, "row")}` : ""}`;
     }, DRAW_EVERY_MS);
-    let drawn = 0;
     try {
       const response = await sql(statement.text, ARROW, running.signal);
       const id = response.headers.get("X-Query-Id");
@@ -107,11 +112,8 @@ class Page {
       this.#tabs.select(this.#tabs.current === "Chart" ? "Chart" : "Rows");
       this.#summary.textContent = "";
       this.#grid.show(result);
-      await result.read(response, () => {
-        if (performance.now() - drawn < DRAW_EVERY_MS && drawn) return;
-        drawn = performance.now();
-        this.#grid.update();
-      });
+      // The columns and the first rows at once, and the others every moment.
+      await result.read(response, () => drawnRows || draw());
       const columns = plural(result.columns.length, "column");
       this.#summary.textContent = `${plural(result.rows, "row")}, ${columns}, ${size(result.bytes)} in ${elapsed()}. ${result.isCut ? cutNotice(result) : ""}`;
     } catch (error) {

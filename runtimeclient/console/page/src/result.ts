@@ -56,7 +56,9 @@ export class Result {
     try {
       for (let next = await reader.read(); !next.done; next = await reader.read()) {
         this.bytes += next.value.length;
-        yield next.value;
+        // Of a batch that is all that has arrived, apache-arrow waits for more bytes unless the last one comes by itself.
+        yield next.value.subarray(0, -1);
+        yield next.value.subarray(-1);
       }
     } finally {
       await reader.cancel().catch(() => null); // the statement stops if rows are left

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from runtimeclient.output.formats import read_rows
 from tests.runtimeclient.console.browser.conftest import HOSTILE, Page, serving
 from tests.runtimeclient.remote import Remote, Reply, as_reply, problem, serve
 from tests.system.harness import K1, Server, wait_for
+from tests.web_server import File, saying
+from tests.web_server import serving as serving_files
 
 Opened = Callable[..., Page]
 
@@ -345,11 +348,27 @@ def test_a_cut_result_says_so_and_nothing_is_saved(fake: tuple[Remote, Page]) ->
     page.complaints.clear()  # the page logs what broke
 
 
-def test_a_statement_that_fails_late_keeps_its_rows_and_says_so(page: Page) -> None:
-    page.run("SELECT i, if(i = 200000, error('late'), 1) AS n FROM range(5000000) t(i)")
+def test_rows_stay_when_the_rest_is_cut(opened: Opened, assets: dict[str, Asset]) -> None:
+    sink, over = io.BytesIO(), threading.Event()
+    schema = pa.schema([("n", pa.int64())])
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(range(500))], schema=schema))
+    rows = sink.getvalue()[:-8]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.apache.arrow.stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with serving_files() as web, serving(web.url, K1, assets) as server:
+        web.files["/v1/datasets"] = File(b'[{"name": "d", "from": "file:d", "status": "Ready", "rows": 1}]')
+        web.files["/v1/ready"] = File(b"ready")
+        web.files["/v1/sql"] = File(b"[]")
+        page = opened(server)
+        web.files["/v1/sql"] = File(take_over=saying(head + b"%x\r\n%b\r\n" % (len(rows), rows), until=over))
+        page.write("SELECT 1")
+        page.tab.get_by_role("button", name="Run").click()
+        page.tab.locator("[id='cell:3:0']", has_text="3").wait_for()
+        over.set()
 
-    assert "this result is not complete" in page.summary()
-    assert page.cell(3, 0) == "3"
+        assert "The response was cut" in page.error()
+        assert "The grid has the first 500 rows: this result is not complete." in page.summary()
+        assert page.cell(3, 0) == "3"
     page.complaints.clear()  # the page logs what broke
 
 
