@@ -8,6 +8,7 @@ own files, which hold no data, needs a session. `docs/security.md` lists the thr
 import json
 import re
 import secrets
+import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from runtimeclient.errors import ClientError, ConnectionFailedError
 SESSION_HEADER = "X-Console-Session"
 _MAX_BODY_BYTES = 16 << 20
 _SILENCE_S = 60.0
+#: A browser opens six connections at most; anybody on this machine could open thousands.
+_MAX_CONNECTIONS = 64
 _TARGET = re.compile(r"/v1/[A-Za-z0-9._~%/-]*(\?[A-Za-z0-9._~%=&-]*)?")
 #: Scripts and connections: ours only. The editor makes style sheets, which need the nonce of the page. No text becomes
 #: HTML: without a policy of trusted types, browsers refuse it.
@@ -68,6 +71,7 @@ class ConsoleServer(ThreadingHTTPServer):
         self.assets = assets
         self.about = about
         self.sessions = Sessions()
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self.port = int(self.server_address[1])
         #: Other names for this address could belong to a web page that wants to read from it (DNS rebinding).
         self.hosts = frozenset({f"127.0.0.1:{self.port}", f"localhost:{self.port}"})
@@ -75,6 +79,20 @@ class ConsoleServer(ThreadingHTTPServer):
     def make_link(self, fragment: str = "") -> str:
         """Return a URL that opens the page once. Browsers send fragments to nobody."""
         return f"http://127.0.0.1:{self.port}/#token={self.sessions.make_token()}{fragment}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, or close it if there are too many."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print no traceback: a browser may disconnect at any time."""

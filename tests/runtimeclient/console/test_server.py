@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -13,7 +13,7 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.console.assets import Asset
 from runtimeclient.console.server import SESSION_HEADER, ConsoleServer
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, problem, serve
-from tests.system.harness import NO_ROOTS
+from tests.system.harness import NO_ROOTS, wait_for
 
 PAGE = {
     "/index.html": Asset(b"<p>{{nonce}}</p>", "text/html; charset=utf-8"),
@@ -311,3 +311,20 @@ def test_a_console_without_a_key_sends_none(remote: Remote) -> None:
         Page(server).open().get("/v1/datasets")
 
     assert "X-API-Key" not in remote.requests[-1].headers
+
+
+def test_connections_are_bounded(page: Page) -> None:
+    with ExitStack() as stack:
+        for _ in range(64):
+            stack.enter_context(socket.create_connection(("127.0.0.1", page.server.port)))
+        with socket.create_connection(("127.0.0.1", page.server.port), timeout=30) as one_more:
+            assert one_more.recv(1) == b""
+
+    wait_for(lambda: is_served(page), "a connection to be free")
+
+
+def is_served(page: Page) -> bool:
+    try:
+        return page.get("/session").status_code == 200
+    except httpx.TransportError:
+        return False
