@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/system/test_many_refreshes.py \
   tests/system/test_named_keys.py tests/system/test_metrics.py tests/datasources/test_injected_faults.py \
   tests/system/test_cluster_kills.py tests/sqlapi/openapi/test_conformance.py tests/deploy/test_truncated_results.py \
-  tests/nodes/test_kills.py tests/queryengine/cache/test_scopes.py
+  tests/nodes/test_kills.py tests/queryengine/cache/test_scopes.py tests/queryengine/test_row_rules.py
 NPM := --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=5
 PIP := -m pip --disable-pip-version-check install --quiet --require-hashes
 UV_PIP := $(BIN)/uv pip install --quiet --require-hashes --system-certs
@@ -103,8 +103,9 @@ cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a clus
 	  $(BIN)/python -m pytest tests/system/test_spark.py tests/cluster -m cluster $(TEST_ARGS)
 
 # A test that takes examples runs again here, with as many as it may take. Nothing runs beside what measures and kills.
+# Most of these tests wait for processes, so two cores have time for three.
 test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what the other two leave out: life cycles, whole matrices, large data, kills.
-	$(PYTEST) --level rest --hypothesis-profile=full $(TEST_ARGS)
+	$(PYTEST) -n 3 --level rest --hypothesis-profile=full $(TEST_ARGS)
 	$(BIN)/python -m pytest --level alone $(TEST_ARGS)
 
 # What a registry has to send comes first: a fault of the network is no fault of a test.

@@ -93,15 +93,16 @@ class ValueType:
         return TABLE.get(self.name, Carrier.TEXT)
 
 
-def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
+def select_list(columns: Iterable[tuple[str, str]], *, renamed: bool = False) -> str | None:
     """
     Return the SQL to select *columns* (names and types) so that the Arrow export of each column is exact.
 
-    Columns are selected by position because names may repeat. The result is None if all columns are already exact.
+    Columns are selected by position because names may repeat. The result is None if all columns are already exact, and
+    none has been *renamed*.
     """
     columns = tuple(columns)
     targets = [exact_type(parse_type(duckdb_type)) for _, duckdb_type in columns]
-    if not any(targets):
+    if not renamed and not any(targets):
         return None
     return ", ".join(
         f"{f'CAST(#{number} AS {target})' if target else f'#{number}'} AS {quoted(name)}"

@@ -24,7 +24,9 @@ from queryengine.execution import duckdb_errors
 from queryengine.execution.session import UnfitView
 from queryengine.execution.views import GatedView
 from queryengine.gate import macros
+from queryengine.gate.lexer import scan
 from queryengine.gate.parse_tree import CATALOG, SHOWN_COLUMNS, SHOWN_TABLES, catalog_schema
+from queryengine.gate.rewriting import is_sorted
 from queryengine.key_catalog import GatedRule
 from queryengine.manifest import Snapshot, snapshot_path
 from queryengine.values import qualified, quoted, split_relation
@@ -69,8 +71,13 @@ MACROS: Final = (
 )
 
 
-#: Macros that make a statement in a key's catalog see the name `runtime`, which the catalog stands for.
-_IN_KEY_CATALOGS: Final = ("current_catalog() AS 'runtime'", "current_database() AS 'runtime'")
+#: Macros that make a statement in a key's catalog see the name `runtime`, which the catalog stands for, and hide the
+#: schema of these macros.
+IN_KEY_CATALOGS: Final = (
+    "current_catalog() AS 'runtime'",
+    "current_database() AS 'runtime'",
+    "current_schemas(i) AS CASE i WHEN true THEN system.main.current_schemas(true)[2:] WHEN false THEN ['main'] END",
+)
 
 
 class SnapshotGoneError(Exception):
@@ -113,6 +120,7 @@ class Definitions:
         #: The errors of relations without data, and of views whose SQL does not fit the data.
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
+        self._sorted_views: set[str] = set()
         #: The schemas of the hidden catalog: those that views read, and the others, least recently used first.
         self._catalogs_of_views: frozenset[str] = frozenset()
         self._catalogs: dict[str, None] = {}
@@ -145,6 +153,15 @@ class Definitions:
     def is_view(self, name: str) -> bool:
         """Return whether *name* is a view without a snapshot of its own."""
         return name in self._datasets_of
+
+    def table_of(self, name: str) -> str | None:
+        """Return the table of the dataset *name*, which has a `rowid`; None for a view without a snapshot."""
+        snapshot = self._snapshots.get(name)
+        return None if snapshot is None else f"{_attachment(name)}.main.{quoted(snapshot.dataset)}"
+
+    def is_sorted(self, name: str) -> bool:
+        """Say whether *name* is a view that fixes the order of its rows."""
+        return name in self._sorted_views
 
     def is_deterministic(self, relations: Iterable[str]) -> bool:
         """Return whether the data alone determines the rows of *relations*."""
@@ -193,7 +210,7 @@ class Definitions:
         with self._defining, self._connection.cursor() as cursor:
             known = self._macros.get(database, frozenset())
             new = [macro for macro in macros.needed(names) if macro.name not in known]
-            always = [] if database in self._macros else [*MACROS, *_IN_KEY_CATALOGS]
+            always = [] if database in self._macros else [*MACROS, *IN_KEY_CATALOGS]
             texts = [*always, *(macro.definition for macro in new)]
             definitions = [f"CREATE MACRO {database}.main.{text}" for text in texts]
             cursor.execute("; ".join(["BEGIN", *definitions, "COMMIT"]))
@@ -278,8 +295,9 @@ class Definitions:
                         if path.exists():
                             raise
                         self._attach(attachment, Path(f"/proc/self/fd/{file.fileno()}"))
-                    source = f"{attachment}.main.{quoted(snapshot.dataset)}"
-                    self._create_view(dataset.name, f"FROM {source}", dataset.documentation)
+                    self._create_view(
+                        dataset.name, f"FROM {self.table_of(dataset.name.lower())}", dataset.documentation
+                    )
 
     @contextmanager
     def _refusing(self, name: str, snapshot: Snapshot, *, tolerant: bool) -> Iterator[None]:
@@ -303,6 +321,8 @@ class Definitions:
     def _define_view(self, view: GatedView) -> None:
         name = view.config.name
         self._datasets_of[name.lower()] = self.datasets_of(view.statement.relations)
+        if is_sorted(scan(view.statement.sql)):
+            self._sorted_views.add(name.lower())
         if not self.is_cacheable(view.statement):
             self._nondeterministic_views.add(name.lower())
         for needed in sorted(view.statement.relations & self._unreadable.keys()):

@@ -83,6 +83,9 @@ _ADVICE = re.compile(
     r'\s*\n+(?:Please try installing and loading|Possible solutions:|See also https?:).*| Use "SET \w+ TO [^\n]*',
     re.DOTALL,
 )
+#: What follows is the expression as the optimizer left it: with the text of a mask, simplified by what it knows about
+#: hidden values.
+_DIVIDED = re.compile(r"\A(Division by zero) in expression .*", re.DOTALL)
 _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk|Failed to create directory",
     re.IGNORECASE,
@@ -154,6 +157,7 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
 def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> str:
     """Return DuckDB's message without the kind of error, our paths and the names of our attachments."""
     text = _KIND.sub("", str(exc), count=1)
+    text = _DIVIDED.sub(r"\1: TRY(...) gives null instead.", text)
     text = _ADVICE.sub("", text)
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)
     text = _LINE.sub(lambda match: f"\n\nLINE {max(1, int(match['number']) - lines_before)}:", text)

@@ -295,8 +295,8 @@ class EngineInstance:
         execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
         # A time limit that needs no Python thread. It starts after ours, so ours passes first. Opening is not timed.
         execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
-        if self._threads is not None:
-            execute("SET allowed_configs = ['threads']")
+        allowed = ["tracked_metrics"] if self._threads is None else ["threads", "tracked_metrics"]
+        execute(f"SET allowed_configs = {allowed}")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
 

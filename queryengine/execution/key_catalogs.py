@@ -27,6 +27,7 @@ from queryengine.errors import DatasetNotLoadedError
 from queryengine.execution.cursors import KEY_MACROS
 from queryengine.execution.definitions import Definitions
 from queryengine.execution.duckdb_errors import Fault, fault_of
+from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule, KeyCatalog
 from queryengine.values import qualified, quoted, split_relation
 from runtimeconf.model import DatasetRule
@@ -43,15 +44,19 @@ _CATALOG_BYTES: Final = 100 * 1024
 #: Copies are emptied, least recently used first, while they use more than 1 / this of the memory limit in total.
 _PART_OF_MEMORY: Final = 3
 
-#: An ENUM in a type name. Other quoted parts do not match.
-_ENUM: Final = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
+#: An ENUM in a type name, or the quoted name of a field.
+_ENUM: Final = re.compile(r"""ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)|("(?:[^"]|"")*")""")
 
 #: Each copy counts as at least this many bytes.
 _LEAST_BYTES: Final = 64 * 1024
 
 _USED = "SELECT sum(memory_usage_bytes + temporary_storage_bytes) FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'"
 
-#: The source of a copy: the SQL of its rows, and whether the data alone determines them. If not, it is always refilled.
+#: The column with a row's position in its dataset, or in a view that fixes the order of its rows.
+_POSITION: Final = '"position of the row"'
+
+#: The source of a copy: the SQL of its rows in order, and whether the data alone determines them. If not, the copy is
+#: always refilled.
 _Source = tuple[str, bool]
 
 
@@ -242,12 +247,25 @@ class KeyCatalogs:
             rule = rule or GatedRule(rule=DatasetRule(dataset=name), relations=frozenset({name}), deterministic=True)
             self._definitions.define_macros("runtime", rule.macros)
             is_constant = rule.deterministic and self._definitions.is_deterministic(rule.relations)
-            source = rows_of(cursor, rule, leaves_rows_out=True), is_constant
+            table = self._definitions.table_of(name)
+            if table is not None and "rowid" in map(lower, _columns(cursor, f"FROM {table}")):
+                table = None  # There is no other name for the position.
+            rows = rows_of(cursor, rule, leaves_rows_out=True, table=table)
+            # Hidden rows must not decide the order either: their number may decide in which order a join gives the
+            # others. And the rows are sorted, because threads would otherwise cut the copy into pieces where the source
+            # was cut, and the size of a piece would tell how many rows of it are missing.
+            if table is None and not self._definitions.is_sorted(name):
+                rows = f"FROM ({rows}) ORDER BY ALL"
+            else:
+                if table is None:
+                    rows = f"FROM ({rows}) SELECT *, row_number() OVER () AS {_POSITION}"
+                rows = f"FROM ({rows}) SELECT * EXCLUDE ({_POSITION}) ORDER BY {_POSITION}"
+            source = rows, is_constant
             copy = self._copies.get(source)
             if copy is None:
                 copy = _Copy(f"c{secrets.token_hex(6)}", source)
                 cursor.execute("USE runtime")
-                cursor.execute(f"CREATE TABLE {_COPIES}.main.{copy.name} AS FROM ({source[0]}) LIMIT 0")
+                cursor.execute(f"CREATE TABLE {_COPIES}.main.{copy.name} AS FROM ({rows}) LIMIT 0")
                 self._copies[source] = copy
         return copy
 
@@ -273,12 +291,7 @@ class KeyCatalogs:
             copy.filling.release()
 
     def _run(self, name: str, copy: _Copy, interruption: Interruption) -> None:
-        number = f"_{secrets.token_hex(6)}"
-        # Sort the rows. Otherwise threads would cut the table into pieces at the same points as the source, and the
-        # size of a piece would reveal how many rows are hidden.
-        numbered = f"FROM ({copy.source[0]}) SELECT *, row_number() OVER () AS {number}"
-        sql = f"CREATE OR REPLACE TABLE {_COPIES}.main.{copy.name} AS FROM ({numbered})"
-        sql += f" SELECT * EXCLUDE ({number}) ORDER BY {number}"
+        sql = f"CREATE OR REPLACE TABLE {_COPIES}.main.{copy.name} AS {copy.source[0]}"
         with self._connection.cursor() as cursor:
             interruption.attach(cursor.interrupt)
             try:
@@ -325,7 +338,7 @@ def _type_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def _without_enums(type_: str) -> str:
-    return _ENUM.sub("VARCHAR", type_)
+    return _ENUM.sub(lambda found: found[1] or "VARCHAR", type_)
 
 
 def _used_bytes(cursor: duckdb.DuckDBPyConnection) -> int:
@@ -333,9 +346,11 @@ def _used_bytes(cursor: duckdb.DuckDBPyConnection) -> int:
     return int(used or 0)
 
 
-def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_out: bool = False) -> str:
+def rows_of(
+    cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_out: bool = False, table: str | None = None
+) -> str:
     """
-    Return the SQL of the rows, columns and values that *rule* makes visible.
+    Return the SQL of the rows, columns and values that *rule* makes visible, with `_POSITION` if they are from *table*.
 
     A column becomes text if its type is an ENUM that may list values of hidden rows or masked values.
 
@@ -349,17 +364,18 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_o
     alias = quoted(split_relation(name)[1])
     cursor.execute("USE runtime")
     types = _columns(cursor, f"FROM runtime.{qualified(name)}")
-    named = {column.lower(): column for column in types}
-    masks = {column.lower(): sql for column, sql in (rule.masks or {}).items()}
-    listed = [column.lower() for column in (types if rule.rule.columns is None else rule.rule.columns)]
-    if missing := [column for column in (*listed, *masks) if column not in named]:
+    named = {lower(column): column for column in types}
+    masks = {lower(column): sql for column, sql in (rule.masks or {}).items()}
+    listed = [lower(column) for column in (types if rule.rule.columns is None else rule.rule.columns)]
+    missing = [column for column in listed if column not in named] or [*(masks.keys() - listed)]
+    if missing:
         raise UnfitRuleError(f"there is no column {missing[0]}")
-    source = f"FROM runtime.{qualified(name)} AS {alias}"
+    view = f"FROM runtime.{qualified(name)} AS {alias}"  # which has no `rowid`: expressions are checked in it
+    source = view if table is None else f"FROM {table} AS {alias}"
     if rule.row_filter is not None:
-        if _type_of(cursor, f"{source} SELECT (\n{rule.row_filter}\n)") != "BOOLEAN":
+        if _type_of(cursor, f"{view} SELECT (\n{rule.row_filter}\n)") != "BOOLEAN":
             raise UnfitRuleError("row_filter is not BOOLEAN")
-        # Use a subquery, in which no name can refer to a masked column.
-        source = f"FROM ({source} WHERE (\n{rule.row_filter}\n)) AS {alias}"
+        source += f" WHERE (\n{rule.row_filter}\n)"  # in which a name means the column, not its mask
     items = []
     for column in listed:
         actual, type_ = quoted(named[column]), types[named[column]]
@@ -367,7 +383,7 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_o
         if column in masks:
             # An error in a mask would quote the hidden value, so the mask returns null instead.
             value = f"TRY((\n{masks[column]}\n))"
-            found = _type_of(cursor, f"{source} SELECT {value} AS {actual}")
+            found = _type_of(cursor, f"{view} SELECT {value} AS {actual}")
             if found == '"NULL"':
                 value = f"CAST({value} AS {_without_enums(type_)})"
             type_ = found
@@ -377,7 +393,7 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_o
     sql = f"SELECT {', '.join(items)} {source}"
     if [*_columns(cursor, sql)] != [named[column] for column in listed]:
         raise UnfitRuleError("a mask gives more than one column")
-    return sql
+    return sql if table is None else f"SELECT {', '.join(items)}, {alias}.rowid AS {_POSITION} {source}"
 
 
 def _columns(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:

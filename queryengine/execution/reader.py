@@ -44,6 +44,9 @@ _MAX_BOUND = 16
 #: The gate's form of an EXPLAIN that would run its statement.
 _EXPLAIN_ANALYZE = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\)\n")
 
+#: What EXPLAIN ANALYZE measures. The other figures are those of the whole instance, or tell the size of hidden columns.
+_METRICS = "SET tracked_metrics = ['operator.*', 'optimizer.*', 'p*.*', 'query.*time', 'query.sql']"
+
 
 class Reader:
     """
@@ -72,6 +75,7 @@ class Reader:
         """
         self._cursors = cursors
         self._cursor = cursors.take(shared=shared, database=database)
+        self._database = database
         self._statistics = statistics
         self._interruption = interruption
         self._shared = shared
@@ -103,7 +107,7 @@ class Reader:
             self._interruption.check()
             result = self._execute(self._cursor.connection.execute, statement.sql, values)
             plan = small_rows.plan(
-                tuple([Column(name=name, type=str(type_)) for name, type_, *_ in result.description])
+                tuple([Column(name=self._shown(name), type=str(type_)) for name, type_, *_ in result.description])
             )
             if plan is None or (rows := _small_rows(result)) is None:
                 return False
@@ -134,6 +138,8 @@ class Reader:
         sizes = self._statistics.batch_sizes
         self._lines_before = -statement.lines_before
         try:
+            if statement.kind == "explain":
+                self._cursor.connection.execute(_METRICS)
             self._cursor.begin()
             is_repeatable = self._shared and not statement.parameters
             bound = self._cursor.bound.get(statement.sql) if is_repeatable else None
@@ -272,11 +278,16 @@ class Reader:
         relation: duckdb.DuckDBPyRelation = self._execute(
             lambda query, params=None: self._cursor.connection.sql(query, params=params), sql, values
         )
-        columns = tuple(Column(name=n, type=str(t)) for n, t in zip(relation.columns, relation.types, strict=True))
-        projection = select_list((column.name, column.type) for column in columns)
+        names = [self._shown(name) for name in relation.columns]
+        columns = tuple(Column(name=n, type=str(t)) for n, t in zip(names, relation.types, strict=True))
+        projection = select_list(zip(names, map(str, relation.types), strict=True), renamed=names != relation.columns)
         if projection is not None:
             return BoundStatement(relation.project(projection), columns, _LINES_BEFORE_PROJECTED)
         return BoundStatement(relation, columns, 0)
+
+    def _shown(self, name: str) -> str:
+        """Return the *name* of a column. DuckDB names some after an expression, in which tables have a database."""
+        return name if self._database == "runtime" else name.replace(f"{self._database}.", "runtime.")
 
     def _execute(self, method: Callable[..., Any], sql: str, values: Values) -> Any:
         """Call *method* of the cursor's connection with *sql* and *values*."""

@@ -5,7 +5,7 @@ The list is an allowlist. For callers, a function that is not listed does not ex
 """
 
 import difflib
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from importlib.resources import files
@@ -30,6 +30,16 @@ CALLED_BY_NAME = frozenset(
         *("current_user", "localtime", "localtimestamp", "session_user", "user"),
     }
 )
+
+#: The functions that `queryengine.execution.definitions` replaces with macros of the same name, because they can end
+#: the process or show the engine's own names.
+REPLACED = frozenset(
+    {
+        *("json_contains", "json_structure", "json_group_structure", "to_variant", "variant_group_array"),
+        *("current_catalog", "current_database", "current_schemas"),
+    }
+)
+_ENGINE_NAMES = frozenset({"information_schema", "main", "pg_catalog", "runtime", "system", "temp"})
 
 #: The allowed functions whose result does not depend only on their arguments: time, random numbers, session state.
 #: DuckDB does not mark all of them. It does not mark `age`, whose second argument defaults to today, the table of time
@@ -80,9 +90,9 @@ def read_judgements(package: str) -> dict[str, dict[str, str | None]]:
     return found
 
 
-def check(name: str, place: Place, *, with_macros: bool = False) -> None:
+def check(name: str, place: Place, *, before: Sequence[str] = (), with_macros: bool = False) -> None:
     """
-    Check that the function *name* (lower-case, without its schema) may be called at *place*.
+    Check that the function *name* may be called at *place*. It is lower-case, as are the names *before* it.
 
     With *with_macros*, the session has the macros of `macros.macros()`.
 
@@ -90,6 +100,8 @@ def check(name: str, place: Place, *, with_macros: bool = False) -> None:
         StatementNotAllowedError: The function is refused.
         SqlError: The function does not exist, or is not possible at *place*.
     """
+    if name in REPLACED and before and before[0] in _ENGINE_NAMES:
+        raise StatementNotAllowedError(f"Write {name} without a schema: the engine's own is not safe.")
     if with_macros and name in macros():
         if place is not Place.EXPRESSION:
             raise SqlError(f"Function '{name}' {_MISPLACED[place]}.")

@@ -30,9 +30,8 @@ CATALOG: Final = "_catalog"
 SHOWN_TABLES: Final = "shown_tables"
 SHOWN_COLUMNS: Final = "shown_columns"
 
-
-#: Constructs that make the planner, which cannot be interrupted, much slower if there are many. Measurements: 120 joins
-#: 1.5 s, 400 joins over three minutes; 2,000 UNION ALL branches 0.35 s, 16,000 minutes; 20 nested lambdas 6 s.
+#: Constructs that make the planner, which cannot be interrupted, much slower. Measurements: 120 joins 1.5 s, 400 joins
+#: over three minutes; 2,000 UNION ALL branches 0.35 s, 16,000 minutes; 20 nested lambdas 6 s.
 _COSTLY: Final[Mapping[str, tuple[str, int]]] = {
     "JOIN": ("joins", 100),
     "PIVOT": ("PIVOT and UNPIVOT", 50),
@@ -53,8 +52,7 @@ _TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_tra
 #: The maximum depth of the structure argument of these functions. 10,000 levels would crash the process.
 _MAX_LEVELS: Final = 100
 _TAKE_AN_AGGREGATE: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
-#: The macro whose result is a format without `%n`.
-_WITHOUT_NANOSECONDS: Final = "df_format"
+_WITHOUT_NANOSECONDS: Final = "df_format"  # a macro whose result is a format without `%n`
 _SHOW: Final = "SHOW is allowed for a dataset or view, for TABLES [FROM main], ALL TABLES, DATABASES and SCHEMAS."
 _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
 _SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "main", "")})
@@ -398,17 +396,19 @@ def _outside_definitions(scope: _Scope) -> _Scope:
 
 
 def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macros: bool, variant_casts: bool) -> None:
-    if class_ in ("FUNCTION", "WINDOW") and any(_HIDDEN_NAME.fullmatch(lower(name)) for name in _path(node)[:-1]):
+    before = [lower(name) for name in _path(node)[:-1]]
+    if class_ in ("FUNCTION", "WINDOW") and any(map(_HIDDEN_NAME.fullmatch, before)):
         raise StatementNotAllowedError(f"Function {_shown(_path(node))} is not allowed: it belongs to the engine.")
     if class_ == "FUNCTION":
         name = lower(node["function_name"])
-        functions.check(name, Place.TABLE if part == "function" else Place.EXPRESSION, with_macros=with_macros)
+        place = Place.TABLE if part == "function" else Place.EXPRESSION
+        functions.check(name, place, before=before, with_macros=with_macros)
         if name in _TAKE_AN_AGGREGATE | _TAKE_A_STRUCTURE:
             _judge_named(node, name)
         elif name == "strftime":
             _judge_format(node)
     elif class_ == "WINDOW":
-        functions.check(lower(node["function_name"]), Place.WINDOW, with_macros=with_macros)
+        functions.check(lower(node["function_name"]), Place.WINDOW, before=before, with_macros=with_macros)
     elif class_ == "COLUMN_REF" and len(node.get("column_names", ())) > MAX_NAME_PARTS:
         raise SqlSyntaxError(f"A name has more than {MAX_NAME_PARTS} parts.")
     elif class_ == "TYPE":

@@ -65,6 +65,11 @@ def has_nested_with(scan: Scan) -> bool:
     return False
 
 
+def is_sorted(scan: Scan) -> bool:
+    """Say whether the query fixes the order of its rows."""
+    return any(token.word == "order" and token.depth == 0 for token in scan.tokens)
+
+
 def has_windows(scan: Scan) -> bool:
     """Return whether the statement may name windows."""
     return "window" in lower(scan.text) and any(token.word == "window" for token in scan.tokens)

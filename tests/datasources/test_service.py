@@ -3,9 +3,9 @@ import shutil
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from datasources.errors import AccelerationDisabledError, DatasetsUnavailableErr
 from datasources.refresh import control_socket, refresher, schedule
 from datasources.refresh import service as module
 from datasources.refresh.control_socket import SOCKET_NAME, ControlClient
+from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
+from datasources.snapshots.snapshot import Builder
 from datasources.state import get_datasets, set_datasets, start_on_demand
 from queryengine.manifest import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestError, read_manifest
 from runtimeconf.model import RuntimeConfig
@@ -24,7 +26,7 @@ from system.errors import StateDirectoryError
 from system.lock import LOCK_NAME, StateLock
 from system.process_usage import children
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import accelerated, configure, declare, finished, served, wait_for
+from tests.datasources.support import accelerated, builder, configure, declare, finished, served, wait_for
 from tests.datasources.test_snapshot import flip
 
 #: Starts services over the state directory of a test: see the fixture `start`.
@@ -36,8 +38,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start services over the state directory of the test; all are stopped at the end."""
     started: list[DatasetService] = []
 
-    def start_one(config: RuntimeConfig | None = None, *, exclusive: bool = True) -> DatasetService:
-        service = DatasetService(config or configure(tmp_path, declare(tmp_path, "a.csv")), exclusive=exclusive)
+    def start_one(
+        config: RuntimeConfig | None = None, *, exclusive: bool = True, builders: Sequence[Builder] = ()
+    ) -> DatasetService:
+        declared = config or configure(tmp_path, declare(tmp_path, "a.csv"))
+        service = DatasetService(declared, exclusive=exclusive, builders=builders)
         started.append(service)
         service.start()
         return service
@@ -51,6 +56,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def loaders_stopped() -> Iterator[None]:
     """Let no load end meanwhile."""
     pids = [pid for pid in children(os.getpid()) if b"loader_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -261,16 +267,18 @@ def test_a_follower_asks_the_holder_and_takes_over_when_that_stops(
 
 def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(tmp_path: Path, start: Start) -> None:
     put(tmp_path, "a.csv")
-    services = [start(exclusive=False) for _ in range(3)]
-    for service in services:
-        wait_for(service.is_loaded, "the load")
-    assert [service._lock.held for service in services] == [True, False, False]
-    wait_for(lambda: services[0].history("d")[0].finished_at, "the load's end")
-    put(tmp_path, "a.csv", "a,b\n2,newest\n")
+    with closing(LoaderProcess(builder(tmp_path))) as process:
+        services = [start(exclusive=False, builders=[process]) for _ in range(3)]
+        for service in services:
+            wait_for(service.is_loaded, "the load")
+        assert [service._lock.held for service in services] == [True, False, False]
+        wait_for(lambda: services[0].history("d")[0].finished_at, "the load's end")
+        put(tmp_path, "a.csv", "a,b\n2,newest\n")
+        process.start()
 
-    with loaders_stopped(), ThreadPoolExecutor(20) as pool:
-        runs = list(pool.map(lambda number: services[number % 3].request_refresh("d"), range(20)))
-    wait_for(lambda: all(run.finished_at for run in services[0].history("d")), "the end of all runs")
+        with loaders_stopped(), ThreadPoolExecutor(20) as pool:
+            runs = list(pool.map(lambda number: services[number % 3].request_refresh("d"), range(20)))
+        wait_for(lambda: all(run.finished_at for run in services[0].history("d")), "the end of all runs")
 
     assert len({run.id for run in runs}) <= 2
     assert len(services[0].history("d")) <= 3

@@ -21,6 +21,7 @@ from datasources.control import DatasetStatus, RefreshStatus
 from datasources.errors import INTERRUPTED
 from runtimeclient import COMMANDS
 from runtimeclient.commands.base import command_parser, load_command
+from tests.corpus import each
 from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for, write_program
 from tests.system.harness import REPOSITORY as ROOT
 
@@ -93,7 +94,7 @@ def command_lines() -> Iterator[tuple[Path, str, list[str]]]:
             yield document, call["name"], words
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+@each("document", DOCUMENTS)
 def test_links_lead_somewhere_and_no_path_is_of_a_machine(document: Path) -> None:
     broken = []
     for target in LINK.findall(prose(document)):

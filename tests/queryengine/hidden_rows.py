@@ -56,7 +56,11 @@ SCOPES: Final = {
         None,
         (
             *(("code", "left(code, 0) || '1'"), ("day", "date_trunc('century', day)::DATE")),
-            *(("email", "'***'"), ("id", "id % 3"), ("amount", "CASE WHEN amount < 91 THEN amount ELSE 7 END")),
+            *(
+                ("email", "'***'"),
+                ("id", "id % 3"),
+                ("amount", "CASE WHEN amount < 91 AND code <> 'SECRET' THEN amount ELSE 0 END"),
+            ),
             *(("note", "CASE WHEN note NOT LIKE '%SECRET%' THEN note END"), ("score", "least(score, 1)")),
             *(("tenant", "CASE WHEN tenant = 'acme' THEN tenant END"),),
         ),
@@ -64,7 +68,8 @@ SCOPES: Final = {
 }
 VIEWS: Final = {
     "orders_of_acme": "SELECT id, tenant, code, amount, day, note, score, '***' AS email FROM orders "
-    "SEMI JOIN grants USING (tenant)"
+    "SEMI JOIN grants USING (tenant)",
+    "latest": "SELECT id FROM orders WHERE tenant = 'acme' ORDER BY id DESC LIMIT 3",
 }
 #: What a key with a row filter sees, for an engine that has nothing else.
 VISIBLE: Final = f"""

@@ -4,8 +4,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from queryengine.execution.definitions import IN_KEY_CATALOGS, MACROS
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.views import gate_views
+from queryengine.gate.functions import REPLACED
 from queryengine.manifest import read_manifest
 from runtimeconf.model import Documentation
 from tests.queryengine.conftest import FLIGHTS, MakeConfig
@@ -41,3 +43,8 @@ def test_descriptions_are_comments_in_the_information_schema(
 
     assert tables == {("flights", "All 'flights'"), ("few", None)}
     assert columns == {("flights", "id", "The number"), ("few", "carrier", "A view's column")}
+
+
+def test_no_statement_can_call_what_a_macro_replaces() -> None:
+    """The gate refuses these names with a schema, which would mean the function of the engine."""
+    assert {macro.partition("(")[0] for macro in (*MACROS, *IN_KEY_CATALOGS)} == REPLACED

@@ -115,6 +115,11 @@ def test_an_error_is_a_sentence(name: str, text: str, error: type[QueryError], m
             "Too deep.\n\nLINE 1: SELECT a",
             id="advice on one line",
         ),
+        pytest.param(
+            "Divide by Zero Error: Division by zero in expression (1 // TRY(CASE WHEN (e = 'a\nb') THEN 1 END))",
+            "Division by zero: TRY(...) gives null instead.",
+            id="an expression, which may be that of a mask",
+        ),
         pytest.param("Error: text", "Error: text", id="no kind"),
     ],
 )

@@ -28,6 +28,7 @@ def test_its_settings_are_the_limits_of_the_yaml_and_otherwise_the_defaults(
         "max_execution_time": "12500",
         "temp_directory": str(tmp_path / "scratch"),
         "TimeZone": "UTC",
+        "allowed_configs": "[tracked_metrics]",
         "enable_external_access": "false",
         "lock_configuration": "true",
         "python_enable_replacements": "false",

@@ -7,15 +7,12 @@ import duckdb
 import pytest
 
 from queryengine.errors import SqlError, StatementError, StatementNotAllowedError
-from queryengine.execution.definitions import MACROS
-from queryengine.gate.functions import CALLED_BY_NAME, NONDETERMINISTIC, Place, check, judgements
+from queryengine.gate.functions import CALLED_BY_NAME, NONDETERMINISTIC, REPLACED, Place, check, judgements
 from queryengine.gate.gate import Gate
 from queryengine.gate.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS
 from tests.corpus import each
 
 JUDGED = {(kind, name): reason for name, kinds in judgements().items() for kind, reason in kinds.items()}
-#: Macros that replace functions of DuckDB, and call them.
-REPLACED = {macro.partition("(")[0] for macro in MACROS} - {"to_variant"}
 
 
 def functions_of_duckdb(*columns: str) -> list[Any]:
