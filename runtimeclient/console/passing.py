@@ -118,9 +118,8 @@ def pass_on(request: Request, client: RuntimeClient, browser: Browser) -> None:
         _cutting(connection, browser.connection),
         closing(client.exchange(request.method, request.target, headers, request.body, connection.trace)) as response,
     ):
-        kept = {name: value for name in _RESPONSE_HEADERS if (value := response.headers.get(name)) is not None}
-        if response.status_code != 200 or "json" in kept.get("Content-Type", ""):
-            kept = {name: masked(value, client.api_key) for name, value in kept.items()}
+        found = {name: response.headers.get(name) for name in _RESPONSE_HEADERS}
+        kept = {name: masked(value, client.api_key) for name, value in found.items() if value is not None}
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise ConnectionFailedError("The response is compressed, so it is not that of a runtime.")
         if is_parquet and response.status_code == 200:

@@ -4,7 +4,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +25,6 @@ DATASETS = [
         "acceleration": {"enabled": True, "refresh_mode": "full"},
     }
 ]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.browser)
 
 
 @pytest.fixture(scope="session")
