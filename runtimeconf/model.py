@@ -65,6 +65,11 @@ class DatasetRule:
     line: int = field(default=0, compare=False)
     yaml_path: str = field(default="", compare=False)
 
+    @property
+    def needs_copy(self) -> bool:
+        """Whether a view that keeps the rule would reveal something about the values that it hides."""
+        return self.row_filter is not None or bool(self.masks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:

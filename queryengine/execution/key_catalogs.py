@@ -3,9 +3,9 @@ The catalogs of keys that may see only part of the data, in one DuckDB instance.
 
 Statements of such a key run in a separate database. Whole datasets are views there, as they are in `runtime`. Rows that
 a key may not see must not affect its statements, not even their errors, plans, estimates or row order. Therefore a
-dataset with a row filter, and a declared view, is a copy that contains only visible rows. The copy is made when a
-statement first reads it, and all keys with the same rule share it. A dataset with hidden columns or masks but without a
-row filter has all its rows, and is a secure view.
+dataset with a row filter or masks, and a declared view, is a copy that contains only what is visible. The copy is made
+when a statement first reads it, and all keys with the same rule share it. A dataset of which only columns are hidden is
+a secure view.
 """
 
 import logging
@@ -205,7 +205,7 @@ class KeyCatalogs:
         define_view = partial(self._definitions.define_view, catalog.key.name, name)
         copy = None
         try:
-            if self._leaves_rows_out(name, rule):
+            if self._needs_copy(name, rule):
                 copy = self._copy(name, rule)
                 define_view(f"FROM {_COPIES}.main.{copy.name}")
                 copy.catalogs += 1
@@ -238,8 +238,8 @@ class KeyCatalogs:
             finally:
                 cursor.execute(f"DETACH {name}")
 
-    def _leaves_rows_out(self, name: str, rule: GatedRule | None) -> bool:
-        return self._definitions.is_view(name) or (rule is not None and rule.row_filter is not None)
+    def _needs_copy(self, name: str, rule: GatedRule | None) -> bool:
+        return self._definitions.is_view(name) or (rule is not None and rule.rule.needs_copy)
 
     def _copy(self, name: str, rule: GatedRule | None) -> _Copy:
         """Return the copy for *rule*, or for the view *name*. The copy may have no rows yet."""
@@ -250,7 +250,7 @@ class KeyCatalogs:
             table = self._definitions.table_of(name)
             if table is not None and "rowid" in map(lower, _columns(cursor, f"FROM {table}")):
                 table = None  # There is no other name for the position.
-            rows = rows_of(cursor, rule, leaves_rows_out=True, table=table)
+            rows = rows_of(cursor, rule, leaves_rows_out=table is None or rule.row_filter is not None, table=table)
             # Hidden rows must not decide the order either: their number may decide in which order a join gives the
             # others. And the rows are sorted, because threads would otherwise cut the copy into pieces where the source
             # was cut, and the size of a piece would tell how many rows of it are missing.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -61,7 +62,7 @@ def means(config: RuntimeConfig) -> Iterable[str]:
     for key in config.auth.named_keys:
         rules = {rule.dataset: rule for rule in key.scope.rules} if key.scope is not None else {}
         for name in sorted(rules.keys() | (views & key.scope.relations)) if key.scope is not None else ():
-            is_copy = name in views or rules[name].row_filter is not None
+            is_copy = name in views or rules[name].needs_copy
             yield f"{key.name}: {name} is {'a copy of what the key sees' if is_copy else 'a secure view'}"
 
 
@@ -88,6 +89,9 @@ def _expression(
         raise SqlSyntaxError("write one expression, without a semicolon.")
     if volatile := sorted({token.name for token in tokens.tokens if token.name} & _VOLATILE):
         raise StatementNotAllowedError(f"'{volatile[0]}' gives another value each time.")
+    words = [token.word for token in tokens.tokens]
+    if "tablesample" in words or ("using", "sample") in pairwise(words):
+        raise StatementNotAllowedError("a sample has other rows each time.")
     before, after = "SELECT (\n", f"\n) FROM {qualified(rule.dataset)}"
     statement = admit(f"{before}{sql}{after}", relations)
     if statement.kind != "select" or statement.catalog is not None:

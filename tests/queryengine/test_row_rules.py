@@ -87,6 +87,7 @@ def test_none_of_many_statements_shows_what_is_hidden(engine: QueryEngine, form:
 
 def test_a_view_that_is_not_secure_shows_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     define_view = Definitions.define_view
+    monkeypatch.setattr(KeyCatalogs, "_needs_copy", lambda *_: False)
     monkeypatch.setattr(Definitions, "define_view", lambda *args, **_: define_view(*args))
     with ExitStack() as running:
         bare = start(running, tmp_path, ALL, VIEWS)
@@ -111,7 +112,7 @@ def test_a_view_would_show_what_a_copy_does_not(
     sql = TELLING.replace("{}", "orders_of_acme" if form == "view" else "orders")
     with_copy = answer(engine, sql, SCOPES[form])
     define_view = Definitions.define_view
-    monkeypatch.setattr(KeyCatalogs, "_leaves_rows_out", lambda *_: False)
+    monkeypatch.setattr(KeyCatalogs, "_needs_copy", lambda *_: False)
     monkeypatch.setattr(Definitions, "define_view", lambda *args, **_: define_view(*args, is_secure=is_secure))
     with ExitStack() as running:
         bare = start(running, tmp_path_factory.mktemp("bare"), ALL, VIEWS)
@@ -196,11 +197,14 @@ MASKED = DatasetRule(
 
 
 @pytest.mark.parametrize("number", [60, pytest.param(3_000, marks=pytest.mark.exhaustive)])
-def test_hidden_values_decide_nothing(tmp_path: Path, number: int) -> None:
+def test_masked_values_decide_nothing(tmp_path: Path, number: int) -> None:
     scope = Scope(relations=frozenset({"orders"}), rules=(MASKED,))
     with ExitStack() as running:
         one, other = (start(running, tmp_path / str(n), {"orders": sql}, {}) for n, sql in enumerate(UNLIKE))
         assert differences(one, other, range(number), scope, scope, plans=True) == []
+        # A secure view would reveal how many values a masked column has, as an estimate.
+        sql = "EXPLAIN FROM orders WHERE tenant = tenant"
+        assert are_alike(answer(one, sql, scope), answer(other, sql, scope), sql)
 
 
 FILTERED = [form for form in SCOPES if form not in {"view", "columns and masks"}]
@@ -212,6 +216,7 @@ def are_alike(shown: bytes, expected: bytes, sql: str) -> bool:
     if b"\n\nLINE " in expected and ("runtime" in sql or "PIVOT" in sql):
         # The excerpt shows the statement without the name of the database, or a name that DuckDB made up.
         shown, expected = (one.partition(b"\n\nLINE ")[0] for one in (shown, expected))
+    shown, expected = (re.sub(rb"_copies\.main\.c[0-9a-f]{12}", b"copy", one) for one in (shown, expected))
     return shown == expected
 
 
@@ -396,7 +401,9 @@ def test_columns_have_the_names_that_the_engine_tells_apart(tmp_path: Path) -> N
 
 
 def test_a_rule_that_the_gate_refuses_makes_its_dataset_unavailable(engine: QueryEngine) -> None:
-    for sql in ("true) OR (true", "read_csv('/etc/passwd') IS NULL", "id = $1", "random() < 2", "true; SELECT 1"):
+    samples = ("id IN (SELECT id FROM orders TABLESAMPLE 9%)", "id IN (SELECT id FROM orders USING SAMPLE 9 ROWS)")
+    refused = ("true) OR (true", "read_csv('/etc/passwd') IS NULL", "id = $1", "random() < 2", "true; SELECT 1")
+    for sql in (*refused, *samples):
         scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter=sql),))
 
         assert answer(engine, "FROM orders", scope).startswith(b"DatasetNotLoadedError: 'orders' is not available")
