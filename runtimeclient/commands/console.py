@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import select
 import sys
 import tempfile
@@ -35,10 +36,9 @@ def _add_console_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port < 65536:
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
         raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return port
+    return int(text)
 
 
 def _console(invocation: Invocation) -> None:

@@ -22,6 +22,8 @@ _RESPONSE_HEADERS = (
     *("Content-Type", "X-Request-Id", "X-Query-Id", "X-Cache", "Retry-After", "Allow"),
     *("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"),
 )
+#: The last chunk of such a response would be taken for the begin of the next one.
+_WITHOUT_BODY = frozenset({204, 205, 304})
 _PARQUET = "application/vnd.apache.parquet"
 _LOOK_EVERY_S = 0.25
 
@@ -122,6 +124,8 @@ def pass_on(request: Request, client: RuntimeClient, browser: Browser) -> None:
         kept = {name: masked(value, client.api_key) for name, value in found.items() if value is not None}
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise ConnectionFailedError("The response is compressed, so it is not that of a runtime.")
+        if response.status_code < 200 or response.status_code in _WITHOUT_BODY:
+            raise ConnectionFailedError(f"The response has status {response.status_code}: it is not that of a runtime.")
         if is_parquet and response.status_code == 200:
             body = browser.begin(200, {**kept, "Content-Type": _PARQUET})
             stream = io.BufferedWriter(body)
@@ -133,7 +137,7 @@ def pass_on(request: Request, client: RuntimeClient, browser: Browser) -> None:
             body.end()
             return
         chunks = response.iter_raw()
-        if response.status_code != 200:
+        if response.status_code != 200 or request.target.partition("?")[0] != "/v1/sql":
             # Short, and for people: a server may repeat what it was sent.
             chunks = iter([masked(_read(response).decode("latin-1"), client.api_key).encode("latin-1")])
         body = browser.begin(response.status_code, kept)
@@ -156,7 +160,7 @@ def _read(response: httpx.Response, most: int = 4 << 20) -> bytes:
         for chunk in response.iter_raw():
             body += chunk
             if len(body) > most:
-                raise ConnectionFailedError("The error is too long to be that of a runtime.")
+                raise ConnectionFailedError("The response is too long to be that of a runtime.")
     except httpx.TransportError as exc:
         raise ConnectionFailedError("The runtime broke off its response.") from exc
     return bytes(body)

@@ -8,8 +8,11 @@ own files, which hold no data, needs a session. `docs/security.md` lists the thr
 import json
 import re
 import secrets
+import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -22,9 +25,10 @@ from runtimeclient.errors import ClientError, ConnectionFailedError
 
 SESSION_HEADER = "X-Console-Session"
 _MAX_BODY_BYTES = 16 << 20
+_MAX_TOKEN_BYTES = 128
 _SILENCE_S = 60.0
-#: A browser opens six connections at most; anybody on this machine could open thousands.
-_MAX_CONNECTIONS = 64
+#: Anybody on this machine can open thousands of connections. The oldest one without a session is closed for a new one.
+_MAX_STRANGERS = 64
 _TARGET = re.compile(r"/v1/[A-Za-z0-9._~%/-]*(\?[A-Za-z0-9._~%=&-]*)?")
 #: Scripts and connections: ours only. The editor makes style sheets, which need the nonce of the page. No text becomes
 #: HTML: without a policy of trusted types, browsers refuse it.
@@ -71,28 +75,39 @@ class ConsoleServer(ThreadingHTTPServer):
         self.assets = assets
         self.about = about
         self.sessions = Sessions()
-        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._strangers: dict[socket.socket, None] = {}  # connections that have shown no session, oldest first
         self.port = int(self.server_address[1])
-        #: Other names for this address could belong to a web page that wants to read from it (DNS rebinding).
-        self.hosts = frozenset({f"127.0.0.1:{self.port}", f"localhost:{self.port}"})
+        #: Other names for this address could belong to a web page that wants to read from it (DNS rebinding), and
+        #: localhost is also [::1], whose port may belong to another user.
+        self.host = f"127.0.0.1:{self.port}".removesuffix(":80")  # the default, which browsers leave out
 
     def make_link(self, fragment: str = "") -> str:
         """Return a URL that opens the page once. Browsers send fragments to nobody."""
-        return f"http://127.0.0.1:{self.port}/#token={self.sessions.make_token()}{fragment}"
+        return f"http://{self.host}/#token={self.sessions.make_token()}{fragment}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own, or close it if there are too many."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Serve a connection in a thread of its own."""
+        with self._lock:
+            self._strangers[request] = None
+            if len(self._strangers) > _MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection to its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self.trust(request)
+
+    def trust(self, connection: socket.socket) -> None:
+        """Leave a connection open, whatever the number of others."""
+        with self._lock:
+            self._strangers.pop(connection, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print no traceback: a browser may disconnect at any time."""
@@ -112,6 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Serve a file of the page, the session, or the runtime's API."""
         path = self.path.partition("?")[0]
+        if self.command == "GET" and ("Content-Length" in self.headers or "Transfer-Encoding" in self.headers):
+            self.close_connection = True  # nobody reads this body, so it would be taken for the next request
         if refusal := self._refuse_host():
             self._refuse(refusal)
         elif self.command == "GET" and (asset := self.server.assets.get("/index.html" if path == "/" else path)):
@@ -122,14 +139,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._open_session()
         elif not self.server.sessions.is_open(self.headers.get(SESSION_HEADER)):
             self._refuse(Refusal(401, "console_session", "This page has no session: open the link of the console."))
-        elif self.command == "GET" and path == "/session":
+        else:
+            self.server.trust(self.connection)
+            self._serve_session(path)
+
+    do_POST = do_GET  # noqa: N815 (its name in the base class)
+
+    def _serve_session(self, path: str) -> None:
+        if self.command == "GET" and path == "/session":
             self._send_json(self.server.about)
         elif path.startswith("/v1/"):
             self._pass_on()
         else:
             self._refuse(Refusal(404, "not_found", "The console has only its page, and /v1 of the runtime."))
 
-    do_POST = do_GET  # noqa: N815 (its name in the base class)
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what cannot be parsed, or has another method. The base class would send HTML without our headers."""
+        self.request_version = self.protocol_version  # without one, there would be no headers at all
+        self._refuse(Refusal(int(code), "bad_request", f"{HTTPStatus(code).phrase}."))
 
     def begin(self, status: int, headers: Mapping[str, str]) -> Body:
         """Send status and headers of a response; return its body."""
@@ -142,21 +169,20 @@ class _Handler(BaseHTTPRequestHandler):
         return Body(self.wfile.write)
 
     def _refuse_host(self) -> Refusal | None:
-        hosts = self.headers.get_all("Host", [])
-        if len(hosts) == 1 and hosts[0] in self.server.hosts:
+        if self.headers.get_all("Host", []) == [self.server.host]:
             return None
-        return Refusal(403, "console_host", f"Open the console as http://127.0.0.1:{self.server.port}/.")
+        return Refusal(403, "console_host", f"Open the console as http://{self.server.host}/.")
 
     def _refuse_origin(self) -> Refusal | None:
         """Refuse a request from a page of another origin. Browsers send Origin with every POST."""
-        own = [f"http://{self.headers['Host']}"]
+        own = [f"http://{self.server.host}"]
         origins = self.headers.get_all("Origin", [] if self.command == "POST" else own)
         if origins == own and self.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin":
             return None
         return Refusal(403, "console_origin", "This request does not come from the page of the console.")
 
     def _open_session(self) -> None:
-        body = self._read_body()
+        body = self._read_body(_MAX_TOKEN_BYTES)
         if body is None:
             return
         session = self.server.sessions.open(body.decode("ascii", "replace"))
@@ -171,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not _TARGET.fullmatch(self.path) or not {".", ".."}.isdisjoint(segments):
             self._refuse(Refusal(400, "console_target", "This path is not one of the runtime's API."))
             return
-        body = self._read_body() if self.command == "POST" else None
+        body = self._read_body(_MAX_BODY_BYTES) if self.command == "POST" else None
         if self.command == "POST" and body is None:
             return
         request = Request(self.command, self.path, self.headers, body)
@@ -185,14 +211,14 @@ class _Handler(BaseHTTPRequestHandler):
             # The connection ends without the last chunk.
             self.close_connection = True
 
-    def _read_body(self) -> bytes | None:
-        """Return the body of a request; if it cannot be read, refuse the request and return None."""
+    def _read_body(self, most: int) -> bytes | None:
+        """Return the body of a request; if it is longer than *most* or cannot be read, refuse it and return None."""
         lengths = self.headers.get_all("Content-Length", [])
         if len(lengths) != 1 or not re.fullmatch("[0-9]{1,9}", lengths[0]) or "Transfer-Encoding" in self.headers:
             self._refuse(Refusal(411, "length_required", "Send a body with one Content-Length."))
             return None
-        if int(lengths[0]) > _MAX_BODY_BYTES:
-            self._refuse(Refusal(413, "body_too_large", f"The statement is longer than {_MAX_BODY_BYTES >> 20} MiB."))
+        if int(lengths[0]) > most:
+            self._refuse(Refusal(413, "body_too_large", f"The request body is longer than {most:,} bytes."))
             return None
         body = self.rfile.read(int(lengths[0]))
         if len(body) < int(lengths[0]):

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 from runtimeclient.client import RuntimeClient
 from runtimeclient.console.assets import Asset
 from runtimeclient.console.server import SESSION_HEADER, ConsoleServer
-from tests.runtimeclient.remote import API_KEY, Remote, Reply, problem, serve
+from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, problem, serve
 from tests.system.harness import NO_ROOTS, wait_for
 
 PAGE = {
@@ -79,6 +80,11 @@ def page(server: ConsoleServer) -> Page:
     return Page(server).open()
 
 
+def headers_of(response: bytes) -> dict[str, str]:
+    lines = response.partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
+    return dict(line.split(": ", 1) for line in lines)
+
+
 def code_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["code"]
 
@@ -116,6 +122,11 @@ def test_nothing_is_sent_without_a_session(remote: Remote, server: ConsoleServer
     assert remote.requests == []
 
 
+def test_a_session_is_opened_by_a_short_body(server: ConsoleServer) -> None:
+    """Strangers on this machine must not fill the memory of the console."""
+    assert code_of(Page(server).post("/session", "x" * 129)) == (413, "body_too_large")
+
+
 def test_a_token_opens_one_session(server: ConsoleServer) -> None:
     token = server.make_link().partition("#token=")[2]
     page = Page(server)
@@ -127,7 +138,8 @@ def test_a_token_opens_one_session(server: ConsoleServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1", "localhost", "evil.example:{port}", "127.0.0.1:{port}.evil.example", ""]
+    "host",
+    ["evil.example", "127.0.0.1", "localhost:{port}", "evil.example:{port}", "127.0.0.1:{port}.evil.example", ""],
 )
 def test_another_host_is_refused_for_every_path(remote: Remote, page: Page, host: str) -> None:
     name = host.format(port=page.server.port)
@@ -201,6 +213,8 @@ def test_every_response_forbids_scripts_and_frames(remote: Remote, page: Page) -
         page.get("/nowhere"),
         page.get("/session"),
         page.post("/v1/sql", "x"),
+        page.request("PUT", "/<script>"),
+        httpx.Response(400, headers=headers_of(raw(page.server, b"GET / HTTP/x\r\n\r\n"))),
     ]
 
     for answer in answers:
@@ -231,6 +245,24 @@ def test_errors_of_the_runtime_arrive_without_the_key(remote: Remote, page: Page
     assert code_of(answer) == (429, "rate_limited")
     assert answer.headers["Retry-After"] == "7"
     assert API_KEY not in answer.text + str(answer.headers)
+
+
+@pytest.mark.parametrize("status", [101, 204, 205, 304])
+def test_a_response_that_has_no_body_is_refused(remote: Remote, page: Page, status: int) -> None:
+    """The last chunk of a body would be taken for the next response."""
+    remote.on_sql(Reply(status))
+
+    assert code_of(page.post("/v1/sql", "SELECT 1")) == (502, "console_no_runtime")
+
+
+def test_a_server_that_repeats_what_it_was_sent_does_not_give_the_key_away(remote: Remote, page: Page) -> None:
+    remote.on("GET", "/v1/datasets", lambda request: Reply(body=str(request.headers).encode()))
+
+    answer = page.get("/v1/datasets")
+
+    assert answer.status_code == 200
+    assert "<secret>" in answer.text
+    assert API_KEY not in answer.text
 
 
 def test_a_response_that_is_cut_does_not_look_complete(remote: Remote, page: Page) -> None:
@@ -313,18 +345,31 @@ def test_a_console_without_a_key_sends_none(remote: Remote) -> None:
     assert "X-API-Key" not in remote.requests[-1].headers
 
 
-def test_connections_are_bounded(page: Page) -> None:
-    with ExitStack() as stack:
-        for _ in range(64):
-            stack.enter_context(socket.create_connection(("127.0.0.1", page.server.port)))
-        with socket.create_connection(("127.0.0.1", page.server.port), timeout=30) as one_more:
-            assert one_more.recv(1) == b""
+def test_connections_without_a_session_are_bounded_and_keep_nobody_out(remote: Remote, page: Page) -> None:
+    over = threading.Event()
 
-    wait_for(lambda: is_served(page), "a connection to be free")
+    def reply(_: Request) -> Reply:
+        assert over.wait(30)
+        return Reply(body=b"[]")
+
+    remote.on_sql(reply)
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(page.post, "/v1/sql", "SELECT 1")
+        wait_for(lambda: remote.requests, "the statement to run")
+        strangers = []
+        for _ in range(100):
+            strangers.append(stack.enter_context(socket.create_connection(("127.0.0.1", page.server.port), timeout=30)))
+            assert page.get("/session").status_code == 200
+
+        assert strangers[0].recv(1) == b"", "the oldest is closed"
+        over.set()
+
+        assert running.result().status_code == 200
 
 
-def is_served(page: Page) -> bool:
-    try:
-        return page.get("/session").status_code == 200
-    except httpx.TransportError:
-        return False
+def test_a_body_that_is_not_read_is_not_the_next_request(remote: Remote, page: Page) -> None:
+    body = f"GET /v1/datasets HTTP/1.1\r\nHost: {page.server.host}\r\n{SESSION_HEADER}: {page.session}\r\n\r\n"
+    request = f"GET /main.js HTTP/1.1\r\nHost: {page.server.host}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+
+    assert raw(page.server, request.encode()).count(b"HTTP/1.1") == 1
+    assert remote.requests == []
