@@ -17,12 +17,23 @@ interface Place {
   column: number;
 }
 
+interface Cell {
+  element: HTMLElement;
+  text: Text;
+  column: number;
+}
+
 interface Slot {
   element: HTMLElement;
-  number: HTMLElement;
-  cells: { element: HTMLElement; column: number }[];
+  number: Text;
+  cells: Cell[];
   row: number;
   version: number;
+}
+
+/** Set an attribute, unless it has this value: that would cost as much as a change. */
+function set(element: HTMLElement, name: string, value: string): void {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
 const cellId = ({ row, column }: Place): string => `cell:${row}:${column}`;
@@ -87,6 +98,7 @@ export class Grid {
     this.#columns.setOptions(this.#options(true, result.columns.length));
     this.#rows.measure();
     this.#columns.measure();
+    if (result.sorting) this.#version++; // rows may have moved
     this.#draw();
   }
 
@@ -131,7 +143,10 @@ export class Grid {
     this.#frame = requestAnimationFrame(() => this.#render());
   }
 
-  /** Cells are made once and then filled again: making them takes most of the time of a scroll. */
+  /**
+   * Cells and their texts are made once and then filled again, and attributes are set only if they change. New nodes
+   * take most of the time of a scroll, and their garbage collection stops it.
+   */
   #render(): void {
     const result = this.#result;
     if (!result) return;
@@ -141,15 +156,15 @@ export class Grid {
     const layout = [this.#numberWidth, ...columns.map(({ index, start, size }) => `${index}:${start}:${size}`)].join();
     if (layout !== this.#layout || this.#slots.length < rows.length) {
       this.#layout = layout;
-      this.#slots = rows.map(() => this.#makeSlot(columns));
-      this.#header = this.#makeSlot(columns);
+      this.#slots = rows.map(() => this.#makeSlot("grid-row", "gridcell", columns));
+      this.#header = this.#makeSlot("grid-header", "columnheader", columns);
       this.#body.replaceChildren(this.#header.element, ...this.#slots.map(({ element }) => element));
       this.#body.style.width = `${this.#columns.getTotalSize()}px`;
       this.element.setAttribute("aria-colcount", String(result.columns.length));
     }
     this.#body.style.height = `${this.#rows.getTotalSize()}px`;
     this.element.setAttribute("aria-rowcount", String(result.rows + 1));
-    this.#fillHeader(result);
+    if (this.#header!.version !== this.#version) this.#fillHeader(this.#header!, result);
     const used = new Set<Slot>();
     for (const { index, start } of rows) {
       const slot = this.#slots[index % this.#slots.length]!;
@@ -162,30 +177,30 @@ export class Grid {
     else this.element.removeAttribute("aria-activedescendant");
   }
 
-  #makeSlot(columns: { index: number; start: number; size: number }[]): Slot {
-    const number = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" });
-    number.style.width = `${this.#numberWidth}px`;
+  #makeSlot(name: string, role: string, columns: { index: number; start: number; size: number }[]): Slot {
+    const number = new Text();
+    const numberCell = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" }, number);
+    numberCell.style.width = `${this.#numberWidth}px`;
     const cells = columns.map(({ index, start, size }) => {
-      const cell = h("div", { "aria-colindex": index + 1 });
+      const text = new Text();
+      const cell = h("div", { role, "aria-colindex": index + 1 }, text);
       cell.style.left = `${start}px`;
       cell.style.width = `${size}px`;
-      return { element: cell, column: index };
+      return { element: cell, text, column: index };
     });
-    const element = h("div", { role: "row" }, number, ...cells.map((cell) => cell.element));
+    const element = h("div", { class: name, role: "row" }, numberCell, ...cells.map((cell) => cell.element));
     return { element, number, cells, row: -2, version: -1 };
   }
 
-  #fillHeader(result: Result): void {
-    const { element, cells } = this.#header!;
-    element.className = "grid-header";
-    element.setAttribute("aria-rowindex", "1");
-    for (const { element: cell, column } of cells) {
+  #fillHeader(header: Slot, result: Result): void {
+    header.version = this.#version;
+    set(header.element, "aria-rowindex", "1");
+    for (const { element: cell, column } of header.cells) {
       const { name, type } = result.columns[column]!;
       const sorting = result.sorting?.column === column ? result.sorting : null;
       const sign = sorting ? (sorting.isDescending ? " ▼" : " ▲") : "";
       cell.replaceChildren(h("span", { class: "name" }, visible(name) + sign), h("span", { class: "type" }, type));
-      cell.setAttribute("role", "columnheader");
-      cell.setAttribute("aria-sort", sorting ? (sorting.isDescending ? "descending" : "ascending") : "none");
+      set(cell, "aria-sort", sorting ? (sorting.isDescending ? "descending" : "ascending") : "none");
       this.#mark(cell, { row: -1, column }, "cell");
     }
   }
@@ -193,25 +208,23 @@ export class Grid {
   #fill(slot: Slot, result: Result, row: number, start: number): void {
     slot.row = row;
     slot.version = this.#version;
-    slot.element.className = "grid-row";
     slot.element.style.transform = `translateY(${start}px)`;
-    slot.element.setAttribute("aria-rowindex", String(row + 2));
-    slot.number.textContent = count(row + 1);
-    for (const { element: cell, column } of slot.cells) {
+    set(slot.element, "aria-rowindex", String(row + 2));
+    slot.number.data = count(row + 1);
+    for (const { element: cell, text: shown, column } of slot.cells) {
       const text = result.text(row, column);
-      cell.textContent = text === null ? "null" : visible(text.slice(0, SHOWN_CHARACTERS)) + (text.length > SHOWN_CHARACTERS ? "…" : "");
+      shown.data = text === null ? "null" : visible(text.slice(0, SHOWN_CHARACTERS)) + (text.length > SHOWN_CHARACTERS ? "…" : "");
       const isSelected = this.#isSelected(row, column);
       const kind = `${result.columns[column]!.isNumeric ? " number" : ""}${text === null ? " null" : ""}`;
-      cell.setAttribute("role", "gridcell");
-      cell.setAttribute("aria-selected", String(isSelected));
+      set(cell, "aria-selected", String(isSelected));
       this.#mark(cell, { row, column }, `cell${kind}${isSelected ? " selected" : ""}`);
     }
   }
 
   #mark(cell: HTMLElement, place: Place, classes: string): void {
     const isActive = place.row === this.#active.row && place.column === this.#active.column;
-    cell.id = cellId(place);
-    cell.className = isActive ? `${classes} active` : classes;
+    set(cell, "id", cellId(place));
+    set(cell, "class", isActive ? `${classes} active` : classes);
   }
 
   #isSelected(row: number, column: number): boolean {
@@ -278,9 +291,9 @@ export class Grid {
     const { sorting } = result;
     if (sorting?.column !== column) result.sort({ column, isDescending: false });
     else result.sort(sorting.isDescending ? null : { column, isDescending: true });
-    const what = result.isComplete ? "" : `, only the ${plural(result.rows, "row")} that are here`;
+    const what = result.isComplete ? "" : `, only the ${plural(result.rows, "row")} received`;
     const { name } = result.columns[column]!;
-    this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Order of the statement");
+    this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Order of the statement restored");
     this.#redraw();
   }
 
@@ -294,7 +307,7 @@ export class Grid {
     this.#dialog.showModal();
   }
 
-  /** Copy the selected cells as lines with tabs, exactly as they are. */
+  /** Copy the selected cells as lines with tabs; tabs and line breaks in values become spaces. */
   async copy(): Promise<void> {
     const result = this.#result;
     if (!result?.rows) return;
@@ -312,5 +325,5 @@ export class Grid {
 }
 
 export function cutNotice(result: Result): string {
-  return `Only the first ${plural(result.rows, "row")} are shown (the grid takes ${count(MAX_ROWS)} rows or 256 MiB). Download the result to get all of them.`;
+  return `Only the first ${plural(result.rows, "row")} are shown (the grid has room for ${count(MAX_ROWS)} rows or 256 MiB). Download the result to get all of them.`;
 }

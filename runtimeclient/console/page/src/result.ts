@@ -39,16 +39,19 @@ export class Result {
     if (!batches.schema) throw new Error("The response ended before its columns.");
     this.#setSchema(batches.schema);
     changed();
+    let isFull = false;
     for await (const batch of batches) {
-      this.#add(batch);
-      changed();
-      if (this.rows >= MAX_ROWS || this.bytes >= MAX_BYTES) {
+      if (isFull && batch.numRows) {
         this.isCut = true;
         await batches.cancel();
-        return;
+        break;
       }
+      this.#add(batch);
+      changed();
+      isFull = this.rows >= MAX_ROWS || this.bytes >= MAX_BYTES;
     }
-    this.isComplete = true;
+    this.isComplete = !this.isCut;
+    this.sort(this.sorting); // with the rows that came after it
   }
 
   async *#chunks(response: Response): AsyncIterableIterator<Uint8Array> {
@@ -85,7 +88,8 @@ export class Result {
 
   /** Return the exact text of a value by its place in the grid; null for null. */
   text(row: number, column: number): string | null {
-    const [data, index] = this.#find(this.#order ? this.#order[row]! : row, column);
+    // Rows that came after the sort follow in the order of the statement.
+    const [data, index] = this.#find(this.#order?.[row] ?? row, column);
     return this.#readers[column]!(data, index);
   }
 
