@@ -102,9 +102,10 @@ export class Catalog {
     const facts = dataset
       ? [
           dataset.status,
-          dataset.rows !== null && plural(dataset.rows, "row"),
-          dataset.bytes !== null && size(dataset.bytes),
-          dataset.age_s !== null && `${age(dataset.age_s)} old`,
+          // Spice.ai has no figures.
+          typeof dataset.rows === "number" && plural(dataset.rows, "row"),
+          typeof dataset.bytes === "number" && size(dataset.bytes),
+          typeof dataset.age_s === "number" && `${age(dataset.age_s)} old`,
         ].filter((fact) => typeof fact === "string")
       : ["View"];
     const description = dataset?.description ?? relation?.description ?? null;

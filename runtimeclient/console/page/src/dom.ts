@@ -26,12 +26,13 @@ export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
 }
 
 // Controls of terminals, of the direction of text, and what takes no room: somebody could hide text with them.
-const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const INVISIBLE =
+  /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 
 /** Make control characters visible; a cell of the grid shows one line. */
 export function visible(text: string): string {
   return text.replace(INVISIBLE, (character) => {
-    const code = character.charCodeAt(0);
+    const code = character.codePointAt(0)!;
     if (code < 0x20) return String.fromCharCode(0x2400 + code);
     if (code === 0x7f) return "\u2421";
     return `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>`;

@@ -64,10 +64,14 @@ class Page {
     byId("page").hidden = false;
     this.#readFragment();
     this.#editor.focus();
-    this.#key = await json<Key>("/v1/key").catch(() => null);
-    await this.#catalog.load();
+    await this.#load();
     void this.#watch();
     setInterval(() => void send("/session").catch(() => null), ALIVE_EVERY_MS);
+  }
+
+  async #load(): Promise<void> {
+    this.#key = await json<Key>("/v1/key").catch(() => null);
+    await this.#catalog.load();
   }
 
   /** Put a statement into the editor. It is not run: a link can come from anybody. */
@@ -153,7 +157,7 @@ class Page {
     byId("error").replaceChildren(
       h("p", { class: "bad" }, place, visibleLines(message)),
       ...(error.hint ? [h("p", {}, error.hint)] : []),
-      h("p", { class: "facts" }, `${error.code}${error.requestId ? `, request ${visible(error.requestId)}` : ""}`),
+      h("p", { class: "facts" }, `${visible(error.code)}${error.requestId ? `, request ${visible(error.requestId)}` : ""}`),
     );
   }
 
@@ -203,7 +207,7 @@ class Page {
     if (statement !== null) this.open(statement);
   }
 
-  /** Say whether the runtime is there, and read the datasets again when it is back. */
+  /** Say whether the runtime is there, and read the key and the datasets again when it is back. */
   async #watch(): Promise<void> {
     for (;;) {
       if (!document.hidden) {
@@ -214,7 +218,7 @@ class Page {
         const state = byId("state");
         state.className = problem ? "bad" : "good";
         state.textContent = problem ? stateOf(problem) : "Ready";
-        if (!problem && !this.#wasReady) void this.#catalog.load();
+        if (!problem && !this.#wasReady) void this.#load();
         this.#wasReady = problem === null;
       }
       await new Promise((resolve) => setTimeout(resolve, READY_EVERY_MS));

@@ -3,12 +3,20 @@
 import { type About, json } from "./api";
 import { copy, h, visibleLines } from "./dom";
 
-const shell = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+/** What a terminal could obey when it is pasted, or what hides text: a statement can come with a link of anybody. */
+const UNSAFE = /[^\n\t\P{C}]|[\u2028\u2029]/u;
 
-/** A literal of Python; JSON's escapes are Python's too. */
+/** A word of the shell. */
+function shell(text: string): string {
+  if (!UNSAFE.test(text)) return `'${text.replaceAll("'", "'\\''")}'`;
+  const bytes = Array.from(new TextEncoder().encode(text), (byte) => `\\${byte.toString(8).padStart(3, "0")}`);
+  return `"$(printf '${bytes.join("")}')"`;
+}
+
+/** A literal of Python. JSON's escapes are Python's too, but for pairs of surrogates. */
 function python(text: string): string {
-  const isPlain = text.includes("\n") && !/["\\\r\u0000-\u0008]/.test(text);
-  return isPlain ? `"""\n${text}\n"""` : JSON.stringify(text);
+  if (text.includes("\n") && !/["\\]/.test(text) && !UNSAFE.test(text)) return `"""\n${text}\n"""`;
+  return JSON.stringify(text).replace(/\p{C}/gu, (hidden) => `\\U${hidden.codePointAt(0)!.toString(16).padStart(8, "0")}`);
 }
 
 export function curl(statement: string, { endpoint, has_key }: About): string {

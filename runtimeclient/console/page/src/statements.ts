@@ -43,13 +43,17 @@ export class Statements {
   readonly running = h("div", {});
   readonly history = h("div", {});
   readonly statistics = h("div", {});
+  #isFollowing = false;
   #digests = new Map<string, string>();
 
   constructor(private readonly open: (statement: string) => void) {}
 
   /** Show what runs for as long as the panel is visible. */
   async showRunning(): Promise<void> {
-    while (!this.running.hidden && !document.hidden) {
+    if (this.#isFollowing) return;
+    this.#isFollowing = true;
+    for (; !this.running.hidden; await new Promise((resolve) => setTimeout(resolve, POLL_MS))) {
+      if (document.hidden) continue;
       const focused = this.running.contains(document.activeElement) ? document.activeElement?.id : null;
       await show(this.running, async () => {
         const active = await json<Active[]>("/v1/sql/active");
@@ -63,8 +67,8 @@ export class Statements {
         return table("Running and queued statements of this key", ["State", "For", "Statement", "Action"], rows);
       });
       if (focused) document.getElementById(focused)?.focus();
-      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     }
+    this.#isFollowing = false;
   }
 
   async #cancel(id: string): Promise<void> {
@@ -104,7 +108,7 @@ export class Statements {
       ]);
       return rows.length
         ? table("Statements of this key by pattern, longest total time first", ["Calls", "Errors", "Mean", "95 %", "Rows", "Last (UTC)", "Statement"], rows)
-        : h("p", {}, "There are no statistics on this key yet.");
+        : h("p", {}, "There are no statistics for this key yet.");
     });
   }
 

@@ -42,8 +42,9 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 (only `make console-test` installs it)
 
-    program = shutil.which("chromium")
-    assert program, "These tests need the package chromium."
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("Chromium is missing: .ci/run installs it")  # a skipped test fails where CI is set
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield chromium

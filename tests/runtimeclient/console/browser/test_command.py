@@ -51,6 +51,23 @@ def test_the_link_opens_the_console_once_and_enter_prints_another(program: Any) 
     assert K1 not in str(program.before)
 
 
+@pytest.mark.usefixtures("assets")
+def test_the_console_ends_by_itself_without_a_page() -> None:
+    program = "from runtimeclient.commands import console; console._IDLE_S = 1;"
+    program += "from runtimeclient.main import run; raise SystemExit(run('querykeep', ['console', '--no-browser']))"
+    environ = clean_environment(PYTHONPATH=str(REPOSITORY))
+    child = SPAWN(sys.executable, ["-c", program], env=environ, encoding="utf-8", timeout=60)
+    child.expect(LINK)
+    port = child.match.groups()[0]
+
+    child.expect("No page was open for an hour: the console has ended.")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 0
+    with pytest.raises(httpx.ConnectError), httpx.Client(trust_env=False) as client:
+        client.get(f"http://127.0.0.1:{port}/")
+
+
 def test_a_port_in_use_is_named(runtime: Server, assets: dict[str, Asset]) -> None:
     with taken_port() as port:
         output, status = RUN(

@@ -4,12 +4,15 @@ import csv
 import io
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -223,12 +226,19 @@ def test_a_chart_has_the_specification_of_the_client(page: Page, runtime: Server
     assert saved(page, "Save PNG").startswith(b"\x89PNG")
 
 
-def test_code_samples_run_as_they_are(page: Page, runtime: Server) -> None:
-    statement = "SELECT 'it''s' AS t, -- a comment\n  1 AS n"
-    page.write(statement)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("SELECT 'it''s' AS t, -- a comment\n  1 AS n", id="quotes and lines"),
+        pytest.param("SELECT 'it''s' AS t, /* \x1b[201~ \u202e \U000e0041\n */ 1 AS n", id="controls of terminals"),
+    ],
+)
+def test_code_samples_run_as_they_are(opened: Opened, console: ConsoleServer, statement: str) -> None:
+    page = opened(console, f"&sql={quote(statement)}")
     panel = page.select("Code")
     panel.get_by_label("ADBC code").wait_for()
     curl, python = (panel.get_by_label(f"{name} code").text_content() for name in ("curl", "Python"))
+    assert not re.search("[\x1b\u202e\U000e0041]", curl + python)
     environ = {**os.environ, "RUNTIME_API_KEY": K1}
 
     by_curl = subprocess.run(["sh", "-c", curl], env=environ, capture_output=True, text=True, check=True)
@@ -348,27 +358,44 @@ def test_a_cut_result_says_so_and_nothing_is_saved(fake: tuple[Remote, Page]) ->
     page.complaints.clear()  # the page logs what broke
 
 
-def test_rows_stay_when_the_rest_is_cut(opened: Opened, assets: dict[str, Asset]) -> None:
-    sink, over = io.BytesIO(), threading.Event()
+def test_rows_are_shown_as_they_arrive_and_stay_when_the_rest_is_cut(opened: Opened, assets: dict[str, Asset]) -> None:
+    sink, more, over = io.BytesIO(), threading.Event(), threading.Event()
     schema = pa.schema([("n", pa.int64())])
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(range(500))], schema=schema))
-    rows = sink.getvalue()[:-8]
+        first = len(sink.getvalue())
+        writer.write_batch(pa.record_batch([pa.array(range(500, 510))], schema=schema))
+    parts = [b"%x\r\n%b\r\n" % (len(rows), rows) for rows in (sink.getvalue()[:first], sink.getvalue()[first:-8])]
+
+    def send(connection: socket.socket) -> None:
+        saying(head + parts[0], until=more)(connection)
+        saying(parts[1], until=over)(connection)
+
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.apache.arrow.stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     with serving_files() as web, serving(web.url, K1, assets) as server:
         web.files["/v1/datasets"] = File(b'[{"name": "d", "from": "file:d", "status": "Ready", "rows": 1}]')
         web.files["/v1/ready"] = File(b"ready")
         web.files["/v1/sql"] = File(b"[]")
         page = opened(server)
-        web.files["/v1/sql"] = File(take_over=saying(head + b"%x\r\n%b\r\n" % (len(rows), rows), until=over))
+        web.files["/v1/sql"] = File(take_over=send)
         page.write("SELECT 1")
         page.tab.get_by_role("button", name="Run").click()
         page.tab.locator("[id='cell:3:0']", has_text="3").wait_for()
+        header = page.tab.get_by_role("columnheader", name="n")
+        header.click()
+        header.click()
+        page.tab.locator("[id='cell:3:0']:text('496')").wait_for()
+        more.set()
+        page.tab.locator("#progress", has_text="510 rows").wait_for()
+        page.tab.locator(".grid").focus()
+        page.tab.keyboard.press("Control+End")
+        page.tab.locator("[id='cell:509:0']:text('509')").wait_for()
+        assert page.cell(499, 0) == "0"
         over.set()
 
         assert "The response was cut" in page.error()
-        assert "The grid has the first 500 rows: this result is not complete." in page.summary()
-        assert page.cell(3, 0) == "3"
+        assert "The grid has the first 510 rows: this result is not complete." in page.summary()
+        assert page.cell(509, 0) == "509"
     page.complaints.clear()  # the page logs what broke
 
 
@@ -395,15 +422,20 @@ def test_a_runtime_that_goes_and_comes_back(opened: Opened, assets: dict[str, As
 
 
 def test_a_scoped_key_sees_what_the_api_gives(opened: Opened, assets: dict[str, Asset], tmp_path: Path) -> None:
-    key = "a-scoped-key-that-is-long-enough"
-    item = {"name": "partner", "key": key, "datasets": ["big_orders"], "limits": {"requests_per_minute": 600}}
-    auth = {"api-key": {"enabled": True, "keys": [K1], "named_keys": [item]}}
+    key, other = "a-scoped-key-that-is-long-enough", "another-scoped-key-that-is-long-enough"
+    rule = {"name": "orders", "row_filter": "id < 7", "columns": ["id", "name"], "masks": {"name": "'x' || name[-1:]"}}
+    items = [
+        {"name": "partner", "key": key, "datasets": ["big_orders"], "limits": {"requests_per_minute": 600}},
+        {"name": "ruled", "key": other, "datasets": [rule]},
+    ]
+    auth = {"api-key": {"enabled": True, "keys": [K1], "named_keys": items}}
     views = [{"name": "big_orders", "sql": "SELECT id FROM orders WHERE amount > 100", "materialized": True}]
     with (
         Server(tmp_path, changes={"runtime": {"auth": auth}, "views": views}) as runtime,
         serving(runtime.url, key, assets) as server,
+        serving(runtime.url, other, assets) as other_server,
     ):
-        page = opened(server)
+        page, ruled = opened(server), opened(other_server)
 
         assert page.tab.locator("ul.datasets > li summary .name").all_text_contents() == ["big_orders"]
         page.select("Key").get_by_role("table").wait_for()
@@ -415,3 +447,15 @@ def test_a_scoped_key_sees_what_the_api_gives(opened: Opened, assets: dict[str, 
         assert "sql_error" in page.error()
         assert page.tab.get_by_role("button", name="Refresh").count() == 0
         assert key not in page.tab.content()
+
+        listed = ruled.tab.locator("ul.datasets > li")
+        listed.locator("summary").click()
+        assert listed.locator("ul.columns li button").all_text_contents() == ["id", "name"]
+        assert "1,000" not in listed.inner_text(), "the number of all rows"
+        assert ruled.run("SELECT * FROM orders ORDER BY id").startswith("7 rows, 2 columns")
+        assert [ruled.cell(6, 0), ruled.cell(6, 1)] == ["6", "x6"]
+        assert saved(ruled, "Download CSV").count(b"\n") == 8
+        ruled.select("Key").get_by_text("orders: id, name").wait_for()
+        ruled.write("SELECT amount FROM orders")
+        ruled.tab.get_by_role("button", name="Run").click()
+        assert "Line 1, column 8" in ruled.error()
