@@ -109,7 +109,7 @@ test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what 
 	$(BIN)/python -m pytest --level alone $(TEST_ARGS)
 
 # What a registry has to send comes first: a fault of the network is no fault of a test.
-check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
+check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp $(VENV)/console.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -123,6 +123,7 @@ check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.sta
 	$(MAKE) --no-print-directory test TEST_ARGS="--cov --cov-report="
 	$(MAKE) --no-print-directory test-plugins TEST_ARGS="--cov --cov-append --cov-report="
 	$(BIN)/coverage report --fail-under=90 --skip-covered --sort=miss | tail -n 40
+	$(MAKE) --no-print-directory console-test
 	$(MAKE) --no-print-directory test-all
 
 format: $(VENV)/lint.stamp  ## Format the code.
