@@ -108,16 +108,17 @@ def test_statements_of_one_shape_have_one_verdict_and_one_tree(gate: Gate, pair:
 @settings(deadline=None, max_examples=300)
 @given(alike(in_places() | soup))
 def test_the_gate_says_the_same_with_and_without_its_memory(gate: Gate, pair: tuple[Scan, Scan]) -> None:
-    remembered = [answer(gate.admit, statement.text) for statement in pair]
+    asked = [(statement.text, catalog) for statement in pair for catalog in ("", "_k0123456789ab")]
+    remembered = [answer(gate.admit, *one) for one in asked]
 
-    for statement, found in zip(pair, remembered, strict=True):
+    for one, found in zip(asked, remembered, strict=True):
         gate._verdicts.clear()
-        assert found == answer(gate._admit, statement.text)
+        assert found == answer(gate._admit, *one)
 
 
-def answer(admit: Any, sql: str) -> GatedStatement | type[QueryError]:
+def answer(admit: Any, sql: str, catalog: str = "") -> GatedStatement | type[QueryError]:
     try:
-        found: GatedStatement = admit(sql, DECLARED)
+        found: GatedStatement = admit(sql, DECLARED, catalog)
     except QueryError as exc:
         return type(exc)
     return found
