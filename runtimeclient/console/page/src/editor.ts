@@ -3,12 +3,14 @@
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 import { PostgreSQL, SQLDialect, sql } from "@codemirror/lang-sql";
-import { bracketMatching, syntaxHighlighting, syntaxTree } from "@codemirror/language";
+import { bracketMatching, ensureSyntaxTree, syntaxHighlighting } from "@codemirror/language";
 import { type Diagnostic, setDiagnostics } from "@codemirror/lint";
 import { Compartment, EditorState, Prec } from "@codemirror/state";
 import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers, placeholder } from "@codemirror/view";
 import { classHighlighter } from "@lezer/highlight";
 import { visible } from "./dom";
+
+const PARSE_MS = 1000;
 
 export type Names = { [table: string]: { name: string; type: string }[] };
 
@@ -95,7 +97,9 @@ export class Editor {
     const { from, to, head } = state.selection.main;
     if (from < to) return { text: state.sliceDoc(from, to), from };
     let found: Statement = { text: this.text, from: 0 };
-    for (let node = syntaxTree(state).topNode.firstChild; node; node = node.nextSibling) {
+    // What the editor has parsed of a long text may end within a statement, and half of one must not run.
+    const tree = ensureSyntaxTree(state, state.doc.length, PARSE_MS);
+    for (let node = tree?.topNode.firstChild; node; node = node.nextSibling) {
       if (node.name !== "Statement" || node.from > head) continue;
       found = { text: state.sliceDoc(node.from, node.to), from: node.from };
     }

@@ -64,9 +64,9 @@ class Page {
     byId("page").hidden = false;
     this.#readFragment();
     this.#editor.focus();
-    await this.#load();
-    void this.#watch();
     setInterval(() => void send("/session").catch(() => null), ALIVE_EVERY_MS);
+    void this.#watch();
+    await this.#load();
   }
 
   async #load(): Promise<void> {

@@ -181,6 +181,18 @@ def test_only_the_statement_at_the_cursor_runs(page: Page) -> None:
     assert page.cell(0, 0) == "1"
 
 
+def test_a_statement_in_a_long_text_runs_whole(page: Page) -> None:
+    text = "-- a comment\n" * 50_000 + "SELECT 1 AS a;\nSELECT 2 AS b"
+    page.tab.evaluate("text => { location.hash = `sql=${encodeURIComponent(text)}`; }", text)
+    page.tab.locator(".cm-content", has_text="a comment").wait_for()
+
+    page.tab.keyboard.press("Control+End")
+    page.tab.keyboard.press("Control+Enter")
+
+    page.tab.get_by_role("columnheader", name="b").wait_for()
+    assert page.cell(0, 0) == "2"
+
+
 def test_names_are_completed(page: Page) -> None:
     page.tab.locator(".cm-content").click()
     page.tab.keyboard.type("SELECT o.amo")
@@ -419,6 +431,16 @@ def test_a_runtime_that_goes_and_comes_back(opened: Opened, assets: dict[str, As
             )
         page.tab.locator("#state", has_text="The console has ended").wait_for()
         assert "querykeep console" in str(state.text_content())
+
+
+def test_another_server_than_a_runtime_is_named(browser: Any, assets: dict[str, Asset]) -> None:
+    with serve(Remote()) as remote, serving(remote.url, K1, assets) as server:
+        remote.on("GET", "/v1/datasets", as_reply({"error": "<b>no</b>"}))
+        page = Page(browser, server)
+        page.tab.goto(server.make_link())
+
+        page.tab.get_by_text("Datasets cannot be listed: The endpoint is not a runtime.").wait_for()
+        page.close()
 
 
 def test_a_scoped_key_sees_what_the_api_gives(opened: Opened, assets: dict[str, Asset], tmp_path: Path) -> None:
