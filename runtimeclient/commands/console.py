@@ -98,9 +98,9 @@ def _open_browser(link: str, directory: Path) -> None:
 
 def _wait(server: ConsoleServer, console: Console) -> None:
     """Return after Ctrl-C, or an hour after the last page was closed. Print a new link whenever Enter is pressed."""
-    if not console.is_quiet:
-        console.message("Press Enter for another link, and Ctrl-C to end the console.")
     stdin = sys.stdin if console.is_interactive else None
+    if stdin is not None and not console.is_quiet:
+        console.message("Press Enter for another link, and Ctrl-C to end the console.")
     try:
         while server.sessions.idle_s() < _IDLE_S:
             if stdin is None:
