@@ -1,8 +1,8 @@
 """
 The local server of the page: its files, its sessions, and `/v1` of the runtime.
 
-Anybody on this machine, and any web page in the user's browser, can connect to this port. What is not one of the page's
-own files, which hold no data, needs a session. `docs/security.md` lists the threats.
+Anybody on this machine, and any web page in the user's browser, can connect to this port. Everything except the files
+of the page, which contain no data, needs a session. `docs/security.md` lists the threats.
 """
 
 import json

@@ -69,7 +69,7 @@ export class Catalog {
     parent.append(details);
   }
 
-  /** Ask the runtime again, and draw. */
+  /** Read the datasets and their columns, and list them. */
   async load(): Promise<void> {
     try {
       const datasets = await json<Dataset[]>("/v1/datasets");
@@ -82,7 +82,7 @@ export class Catalog {
       this.#relations = new Map(tables.map((row) => [row["table_name"]!, { description: row["comment"] || null, columns: [] }]));
       for (const row of columns)
         this.#relations.get(row["table_name"]!)?.columns.push({ name: row["column_name"]!, type: row["data_type"]!, description: row["comment"] || null });
-      this.#message.textContent = this.#relations.size || this.#datasets.length ? "" : "This key may read no dataset.";
+      this.#message.textContent = this.#relations.size || this.#datasets.length ? "" : "This key cannot read any dataset.";
       this.actions.named(Object.fromEntries([...this.#relations].map(([name, { columns }]) => [name, columns])));
       this.#draw();
     } catch (error) {
@@ -161,7 +161,7 @@ export class Catalog {
       const summary = this.#datasets.find((each) => each.name === name);
       if (summary?.rows !== null && summary) state.textContent += `. Now ${plural(summary.rows ?? 0, "row")}.`;
     } catch (error) {
-      state.textContent = error instanceof Problem ? `${visible(error.detail)} [${error.code}]` : "The refresh cannot be followed.";
+      state.textContent = error instanceof Problem ? `${visible(error.detail)} [${error.code}]` : "The progress of the refresh is unknown.";
     }
     button.disabled = false;
   }

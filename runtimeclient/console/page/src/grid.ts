@@ -12,7 +12,7 @@ const SHOWN_CHARACTERS = 400; // a cell shows one line; Enter shows the whole va
 const MAX_COPIED_CELLS = 2_000_000;
 
 type Window = Virtualizer<HTMLElement, HTMLElement>;
-interface Place {
+interface Position {
   row: number; // -1 is the header
   column: number;
 }
@@ -36,7 +36,7 @@ function set(element: HTMLElement, name: string, value: string): void {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
-const cellId = ({ row, column }: Place): string => `cell:${row}:${column}`;
+const cellId = ({ row, column }: Position): string => `cell:${row}:${column}`;
 
 export class Grid {
   readonly element: HTMLElement;
@@ -44,8 +44,8 @@ export class Grid {
   #widths: number[] = [];
   #measured = 0; // rows that chose the widths
   #numberWidth = 40;
-  #active: Place = { row: 0, column: 0 };
-  #anchor: Place = { row: 0, column: 0 };
+  #active: Position = { row: 0, column: 0 };
+  #anchor: Position = { row: 0, column: 0 };
   #rows: Window;
   #columns: Window;
   #frame = 0;
@@ -221,9 +221,9 @@ export class Grid {
     }
   }
 
-  #mark(cell: HTMLElement, place: Place, classes: string): void {
-    const isActive = place.row === this.#active.row && place.column === this.#active.column;
-    set(cell, "id", cellId(place));
+  #mark(cell: HTMLElement, position: Position, classes: string): void {
+    const isActive = position.row === this.#active.row && position.column === this.#active.column;
+    set(cell, "id", cellId(position));
     set(cell, "class", isActive ? `${classes} active` : classes);
   }
 
@@ -235,11 +235,11 @@ export class Grid {
   #press(event: MouseEvent): void {
     const found = /^cell:(-?\d+):(\d+)$/.exec((event.target as HTMLElement).closest<HTMLElement>(".cell")?.id ?? "");
     if (!found || event.button !== 0) return;
-    const place = { row: Number(found[1]), column: Number(found[2]) };
-    if (place.row < 0) {
-      this.#active = this.#anchor = place;
-      this.#sort(place.column);
-    } else this.#go(place, event.shiftKey);
+    const position = { row: Number(found[1]), column: Number(found[2]) };
+    if (position.row < 0) {
+      this.#active = this.#anchor = position;
+      this.#sort(position.column);
+    } else this.#go(position, event.shiftKey);
   }
 
   #key(event: KeyboardEvent): void {
@@ -249,7 +249,7 @@ export class Grid {
     const { row, column } = this.#active;
     const last = { row: result.rows - 1, column: result.columns.length - 1 };
     const isControl = event.ctrlKey || event.metaKey;
-    const moves: { [key: string]: Place } = {
+    const moves: { [key: string]: Position } = {
       ArrowUp: { row: isControl ? 0 : row - 1, column },
       ArrowDown: { row: isControl ? last.row : row + 1, column },
       ArrowLeft: { row, column: isControl ? 0 : column - 1 },
@@ -272,12 +272,12 @@ export class Grid {
     event.preventDefault();
   }
 
-  #go(place: Place, extends_: boolean): void {
+  #go(position: Position, extends_: boolean): void {
     const result = this.#result!;
     const clamp = (value: number, low: number, high: number) => Math.max(low, Math.min(high, value));
     this.#active = {
-      row: clamp(place.row, extends_ ? 0 : -1, result.rows - 1),
-      column: clamp(place.column, 0, result.columns.length - 1),
+      row: clamp(position.row, extends_ ? 0 : -1, result.rows - 1),
+      column: clamp(position.column, 0, result.columns.length - 1),
     };
     if (!extends_) this.#anchor = this.#active;
     if (this.#active.row >= 0) this.#rows.scrollToIndex(this.#active.row);

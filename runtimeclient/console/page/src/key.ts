@@ -27,8 +27,8 @@ export async function showKey(panel: HTMLElement, about: About): Promise<void> {
         ["Columns", columns.join("; ") || "all"],
         ["Permissions", key.rights.join(", ")],
         ["Requests per minute", limits.requests_per_minute ?? "no limit"],
-        ["Statements at once", limits.concurrent ?? "no limit of its own"],
-        ["Time limit", limits.timeout_seconds === null ? "that of the runtime" : plural(limits.timeout_seconds, "second")],
+        ["Concurrent statements", limits.concurrent ?? "the runtime's limit"],
+        ["Time limit", limits.timeout_seconds === null ? "the runtime's limit" : plural(limits.timeout_seconds, "second")],
       ]),
     );
   } catch (error) {

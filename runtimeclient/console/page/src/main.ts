@@ -207,7 +207,7 @@ class Page {
     if (statement !== null) this.open(statement);
   }
 
-  /** Say whether the runtime is there, and read the key and the datasets again when it is back. */
+  /** Show whether the runtime is ready, and read the key and the datasets again when it is back. */
   async #watch(): Promise<void> {
     for (;;) {
       if (!document.hidden) {

@@ -73,6 +73,6 @@ export async function showSamples(panel: HTMLElement, statement: string, about: 
     );
   });
   const note = flight?.status === "Disabled" ? h("p", {}, "Flight SQL, which ADBC uses, is off on this runtime.") : null;
-  const about_key = about.has_key ? h("p", {}, "The samples read the key from the variable RUNTIME_API_KEY: the console shows it nowhere.") : null;
+  const about_key = about.has_key ? h("p", {}, "The code reads the key from RUNTIME_API_KEY. The console never shows the key.") : null;
   panel.replaceChildren(...[about_key, ...items, note].filter((each) => each !== null));
 }
