@@ -75,7 +75,6 @@ export class Catalog {
       const datasets = await json<Dataset[]>("/v1/datasets");
       if (!Array.isArray(datasets)) throw new Problem(0, "not_a_runtime", "The endpoint is not a runtime.");
       this.#datasets = datasets;
-      this.#draw(); // their status, also if no statement can run
       const signal = AbortSignal.timeout(60_000);
       const rows = async (statement: string): Promise<Row[]> => (await sql(statement, "application/json", signal)).json();
       const [tables, columns] = [await rows(TABLES), await rows(COLUMNS)];
@@ -84,10 +83,10 @@ export class Catalog {
         this.#relations.get(row["table_name"]!)?.columns.push({ name: row["column_name"]!, type: row["data_type"]!, description: row["comment"] || null });
       this.#message.textContent = this.#relations.size || this.#datasets.length ? "" : "This key cannot read any dataset.";
       this.actions.named(Object.fromEntries([...this.#relations].map(([name, { columns }]) => [name, columns])));
-      this.#draw();
     } catch (error) {
       this.#message.textContent = error instanceof Problem ? `Datasets cannot be listed: ${visible(error.detail)}` : "Datasets cannot be listed.";
     }
+    this.#draw();
   }
 
   #draw(): void {
