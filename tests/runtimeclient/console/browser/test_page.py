@@ -446,7 +446,12 @@ def test_another_server_than_a_runtime_is_named(browser: Any, assets: dict[str, 
 
 def test_a_scoped_key_sees_what_the_api_gives(opened: Opened, assets: dict[str, Asset], tmp_path: Path) -> None:
     key, other = "a-scoped-key-that-is-long-enough", "another-scoped-key-that-is-long-enough"
-    rule = {"name": "orders", "row_filter": "id < 7", "columns": ["id", "name"], "masks": {"name": "'x' || name[-1:]"}}
+    rule = {
+        "name": "orders",
+        "row_filter": "id < 7",
+        "columns": ["id", "name"],
+        "masks": {"name": "'x' || right(name, 1)"},
+    }
     items = [
         {"name": "partner", "key": key, "datasets": ["big_orders"], "limits": {"requests_per_minute": 600}},
         {"name": "ruled", "key": other, "datasets": [rule]},
