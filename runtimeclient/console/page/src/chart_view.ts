@@ -12,6 +12,7 @@ export class ChartView {
   #result: Result | null = null;
   #view: View | null = null;
   #spec: object = {};
+  #draws = 0;
   readonly #kind = h("select", { id: "chart-kind", onchange: () => void this.draw() });
   readonly #x = h("select", { id: "chart-x", onchange: () => void this.draw() });
   readonly #y = h("select", { id: "chart-y", onchange: () => void this.draw() });
@@ -45,6 +46,7 @@ export class ChartView {
   }
 
   async draw(): Promise<void> {
+    const draw = ++this.#draws;
     this.#view?.finalize();
     this.#view = null;
     this.#drawing.replaceChildren();
@@ -56,6 +58,7 @@ export class ChartView {
     try {
       const chart = firstChart(this.#result, { kind, x, y });
       const [vega, { compile }, { expressionInterpreter }] = await Promise.all([import("vega"), import("vega-lite"), import("vega-interpreter")]);
+      if (draw !== this.#draws) return; // another choice came while the library was loaded
       this.#spec = vegaLite(chart);
       const spec = compile(this.#spec as never, { config: this.#config() }).spec;
       // The interpreter needs no eval, which the policy of this page forbids; nothing is ever loaded.
