@@ -21,7 +21,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-plugins test-all cluster-test check format lock reference datafusion dist bench soak
+.PHONY: help install run test test-plugins test-all cluster-test console-test check format lock reference datafusion dist bench soak
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -86,6 +86,18 @@ $(VENV)/spark.stamp: requirements/spark.txt | $(BIN)/python
 	$(call install,$(VENV)/spark/bin/python,$<)
 	@touch $@
 
+# The libraries of the page and of its tests, pinned by hash in the lock file, to check its types.
+$(VENV)/console.stamp: runtimeclient/console/page/package-lock.json requirements/browser.txt $(VENV)/test.stamp
+	$(call install,$(BIN)/python,requirements/browser.txt)
+	@mkdir -p $(VENV)/console && cp runtimeclient/console/page/package.json $< $(VENV)/console
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix "$$(realpath $(VENV)/console)" $(NPM)
+	@touch $@
+
+console-test: $(VENV)/console.stamp  ## Check the types of the page of the console, and test it in Chromium, which you install.
+	@rm -rf $(VENV)/console/src && cp -r runtimeclient/console/page/src runtimeclient/console/page/tsconfig.json $(VENV)/console
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(VENV)/console/node_modules/.bin/tsc -p $(VENV)/console
+	$(BIN)/python -m pytest tests/runtimeclient/console/browser -m browser $(TEST_ARGS)
+
 cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a cluster on Apache Spark, with a master and two workers.
 	SPARK_HOME="$$($(VENV)/spark/bin/python -c 'import importlib.util; print(*importlib.util.find_spec("pyspark").submodule_search_locations)')" \
 	  $(BIN)/python -m pytest tests/system/test_spark.py tests/cluster -m cluster $(TEST_ARGS)
@@ -96,7 +108,7 @@ test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what 
 	$(BIN)/python -m pytest --level alone $(TEST_ARGS)
 
 # What a registry has to send comes first: a fault of the network is no fault of a test.
-check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
+check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp $(VENV)/console.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -110,6 +122,7 @@ check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.sta
 	$(MAKE) --no-print-directory test TEST_ARGS="--cov --cov-report="
 	$(MAKE) --no-print-directory test-plugins TEST_ARGS="--cov --cov-append --cov-report="
 	$(BIN)/coverage report --fail-under=90 --skip-covered --sort=miss | tail -n 40
+	$(MAKE) --no-print-directory console-test
 	$(MAKE) --no-print-directory test-all
 
 format: $(VENV)/lint.stamp  ## Format the code.
@@ -131,6 +144,7 @@ lock: $(VENV)/base.stamp  ## Compile pyproject.toml and requirements/*.in to pin
 	$(LOCK) requirements/spark.in -o requirements/spark.txt
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 	$(LOCK) requirements/caddy.in -o requirements/caddy.txt
+	$(LOCK) -c requirements/test.txt requirements/browser.in -o requirements/browser.txt
 
 reference: install  ## Write the comparison with DataFusion in docs/internals/.
 	$(BIN)/python -m docs.internals.datafusion.page

@@ -7,6 +7,7 @@ _MODULES = {
     "runtimeclient.commands.queries": ("queries", "cancel", "history"),
     "runtimeclient.commands.login": ("login", "logout"),
     "runtimeclient.commands.mcp": ("mcp",),
+    "runtimeclient.commands.console": ("console",),
 }
 #: Commands that `manage.py` also has, and the modules whose `COMMANDS` declare them.
 CLIENT_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}

@@ -292,6 +292,31 @@ class RuntimeClient:
             raise RefreshFailedError(f"The refresh of {name} {run.status}: {reason}")
         return run
 
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        trace: Callable[[str, Mapping[str, Any]], None],
+    ) -> httpx.Response:
+        """
+        Pass on a request of another program with the key, and return the open response, whatever its status.
+
+        Args:
+            trace: Called with the events of httpcore. The request has its own connection, so that it can be cut off.
+
+        Raises:
+            ConnectionFailedError: There is no response.
+        """
+        is_query = path.partition("?")[0] == "/v1/sql"
+        sent = {**headers, **self._key_header, "Connection": "close"}
+        read_s = self._timeouts.silence_s if is_query else self._timeouts.connect_s
+        response = self._send(method, path, read_s, headers=sent, content=content, extensions={"trace": trace})
+        if is_query:
+            allow_streaming(response)
+        return response
+
     def _items(self, path: str) -> Iterator[Mapping[str, Any]]:
         answer = self._json("GET", path, 200)
         if path == _ACTIVE_QUERIES and isinstance(answer, dict):

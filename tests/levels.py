@@ -5,6 +5,7 @@ A test belongs to the core unless its directory or its marker says otherwise. Se
 """
 
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,10 +16,10 @@ TESTS: Final = Path(__file__).parent
 
 #: What each level runs: `core` in a few minutes, `rest` what the first two leave out, and `alone` test by test.
 LEVELS: Final = {
-    "core": "not (plugin or lifecycle or alone or exhaustive or soak or cluster)",
-    "plugins": "plugin and not (lifecycle or alone or exhaustive or soak or cluster)",
-    "rest": "(lifecycle or exhaustive or hypothesis) and not (alone or soak or cluster)",
-    "alone": "alone and not (soak or cluster)",
+    "core": "not (plugin or lifecycle or alone or exhaustive or soak or cluster or browser)",
+    "plugins": "plugin and not (lifecycle or alone or exhaustive or soak or cluster or browser)",
+    "rest": "(lifecycle or exhaustive or hypothesis) and not (alone or soak or cluster or browser)",
+    "alone": "alone and not (soak or cluster or browser)",
 }
 
 #: Every test in these directories, or of these files, has the marker.
@@ -33,6 +34,7 @@ DIRECTORIES: Final = {
         "queryengine/pool/test_worker_memory.py",
         "datasources/test_loader.py",
     ),
+    "browser": ("runtimeclient/console/browser",),
 }
 
 #: The tests of each of these directories ask the same servers, so one worker of xdist runs them all.
@@ -90,7 +92,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Import no file that has no test of this level: that would take as long as many tests."""
     level = config.getoption("level")
     if level == "core":
-        return is_inside(collection_path, DIRECTORIES["plugin"] + DIRECTORIES["lifecycle"]) or None
+        return is_inside(collection_path, tuple(chain(*DIRECTORIES.values()))) or None
     if level in {"plugins", "alone"} and collection_path.name.startswith("test_"):
         marker = level.removesuffix("s")
         is_marked = (

@@ -12,9 +12,9 @@ MARKERS = ("plugin", "lifecycle", "alone", "exhaustive")
 
 
 def test_every_test_runs_in_exactly_one_level() -> None:
-    """Properties run again in `rest`, with more examples; soak tests and those of Spark have targets of their own."""
+    """Properties run again in `rest`, with more examples; soak, Spark and the browser have targets of their own."""
     for values in itertools.product((False, True), repeat=len(MARKERS)):
-        markers = dict(zip(MARKERS, values, strict=True), soak=False, cluster=False, hypothesis=False)
+        markers = dict(zip(MARKERS, values, strict=True), soak=False, cluster=False, browser=False, hypothesis=False)
         chosen = [level for level, expression in LEVELS.items() if eval(expression, markers.copy())]  # noqa: S307 - ours
 
         assert len(chosen) == 1, (markers, chosen)
@@ -24,8 +24,8 @@ def test_the_levels_name_markers_that_are_registered_and_paths_that_exist() -> N
     options = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     registered = {line.partition(":")[0] for line in options["markers"]}
 
-    assert {*MARKERS, "soak", "cluster"} == registered
-    assert all((TESTS / name).exists() for name in DIRECTORIES["lifecycle"])
+    assert {*MARKERS, "soak", "cluster", "browser"} == registered
+    assert all((TESTS / name).exists() for name in DIRECTORIES["lifecycle"] + DIRECTORIES["browser"])
 
 
 def test_each_case_runs_and_every_failure_is_named(tmp_path: object) -> None:

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
+import httpx
 import pytest
 
+from runtimeclient.console.assets import BUILT, ensure_built
 from tests.system.harness import REPOSITORY, clean_environ, free_port, run_program, wait_for, write_orders
 
 #: What the tests use has everything that the wheel requires.
@@ -55,6 +57,9 @@ def copy(directory: Path) -> Path:
         if (REPOSITORY / name).is_file():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(REPOSITORY / name, directory / name)
+    # Each copy would build the same page again.
+    ensure_built(print)
+    shutil.copytree(BUILT, directory / BUILT.relative_to(REPOSITORY))
     return directory
 
 
@@ -116,6 +121,25 @@ def test_the_wheel_has_one_import_name_and_every_package(wheel: Path) -> None:
         *rooms, "__init__.py", "__main__.py", "deploy", "manage.py",
     }  # fmt: skip
     assert [name for name in names if "__pycache__" in name or "/tests/" in name] == []
+    page = "querykeep/runtimeclient/console"
+    assert {f"{page}/assets/{name}" for name in ("index.html", "main.js", "style.css", "LICENSES.txt")} <= {*names}
+    assert [name for name in names if name.startswith(f"{page}/page/")] == []
+
+
+def test_the_console_needs_neither_the_clone_nor_node(installed: Installed, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [installed.directory / "bin" / "querykeep", "console", "--no-browser"],
+        cwd=tmp_path, env=installed.environ(REQUIRED) | {"PATH": str(tmp_path)}, stdout=subprocess.PIPE, text=True,
+    ) as console:  # fmt: skip
+        assert console.stdout
+        link = console.stdout.readline()
+        try:
+            page = httpx.get(link.partition("#")[0], trust_env=False)
+        finally:
+            console.terminate()
+
+    assert page.status_code == 200
+    assert '<script type="module" src="/main.js">' in page.text
 
 
 def test_from_a_file_to_its_first_rows(installed: Installed, tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""`console`: a web page to look at a runtime, served on this machine."""
+
+import argparse
+import os
+import re
+import select
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from runtimeclient.client import RuntimeClient
+from runtimeclient.commands.base import Command, Invocation
+from runtimeclient.console.assets import load
+from runtimeclient.console.server import ConsoleServer
+from runtimeclient.distribution import version
+from runtimeclient.errors import UsageError
+from runtimeclient.output.console import Console
+from runtimeclient.profiles import PROFILE_VARIABLE
+
+_IDLE_S = 3600.0
+_LOOK_EVERY_S = 1.0
+
+
+def _add_console_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("query", metavar="QUERY", nargs="?", help="a SQL statement for the editor; it is not run")
+    parser.add_argument(
+        "--port", metavar="PORT", type=_port, default=0, help="port on 127.0.0.1 (default: any that is free)"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="print the link only, and open no browser")
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return int(text)
+
+
+def _console(invocation: Invocation) -> None:
+    options, console = invocation.options, invocation.console
+    assets = load(console.message)
+    fragment = f"&sql={quote(options.query, safe='')}" if options.query else ""
+    with invocation.connect() as client:
+        try:
+            server = ConsoleServer(client, assets, _about(client, options, invocation.environ), options.port)
+        except OSError as exc:
+            raise UsageError(f"Port {options.port} of 127.0.0.1 cannot be used: {exc.strerror}.") from exc
+        with server, _serving(server):
+            console.write_line(server.make_link(fragment))
+            if options.no_browser or not _has_display(invocation.environ):
+                _wait(server, console)
+            else:
+                with tempfile.TemporaryDirectory(prefix="querykeep-console-") as directory:
+                    _open_browser(server.make_link(fragment), Path(directory))
+                    _wait(server, console)
+
+
+def _about(client: RuntimeClient, options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "endpoint": client.endpoint.url,
+        "profile": options.profile or environ.get(PROFILE_VARIABLE) or None,
+        "has_key": client.api_key is not None,
+        "version": version(),
+    }
+
+
+@contextmanager
+def _serving(server: ConsoleServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="console")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+def _has_display(environ: Mapping[str, str]) -> bool:
+    """Return whether there are windows: a browser in the terminal would hide the link."""
+    return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def _open_browser(link: str, directory: Path) -> None:
+    """Open *link* by way of a file in a private directory, because all users can read the arguments of a browser."""
+    page = directory / "console.html"
+    page.write_text(
+        f'<!DOCTYPE html><meta charset="utf-8"><title>Console</title>'
+        f'<meta http-equiv="refresh" content="0; url={escape(link)}">',
+        encoding="utf-8",
+    )
+    webbrowser.open(page.as_uri())
+
+
+def _wait(server: ConsoleServer, console: Console) -> None:
+    """Return after Ctrl-C, or an hour after the last page was closed. Print a new link whenever Enter is pressed."""
+    stdin = sys.stdin if console.is_interactive else None
+    if stdin is not None and not console.is_quiet:
+        console.message("Press Enter for another link, and Ctrl-C to end the console.")
+    try:
+        while server.sessions.idle_s() < _IDLE_S:
+            if stdin is None:
+                threading.Event().wait(_LOOK_EVERY_S)
+            elif select.select([stdin], [], [], _LOOK_EVERY_S)[0]:
+                if not os.read(stdin.fileno(), 4096):
+                    stdin = None
+                    continue
+                console.write_line(server.make_link())
+    except KeyboardInterrupt:
+        return
+    console.message("No page was open for an hour: the console has ended.")
+
+
+_CONSOLE = Command(
+    name="console",
+    summary="look at data, statements and the key in a browser",
+    description=(
+        "Serve a page on 127.0.0.1 in which you browse datasets, run SQL, and draw charts.\n"
+        "The key stays in this process. The printed link opens the page once."
+    ),
+    examples=(
+        ("", "open the console for the default runtime"),
+        ("--profile production", "open it for the runtime of a profile"),
+        ("'FROM airlines' --port 8095", "with a statement in the editor, on a fixed port"),
+    ),
+    add_arguments=_add_console_arguments,
+    call=_console,
+)
+
+COMMANDS = {"console": _CONSOLE}

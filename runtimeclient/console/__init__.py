@@ -1,0 +1,1 @@
+"""`querykeep console`: a web page over the HTTP API, served on this machine by the client."""

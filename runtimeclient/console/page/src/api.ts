@@ -1,0 +1,113 @@
+// Requests to the local server, which adds the key and passes those under /v1 on to the runtime.
+
+const SESSION = "session";
+
+export interface About {
+  endpoint: string;
+  profile: string | null;
+  has_key: boolean;
+  version: string;
+}
+
+/** An error with what a person needs: what happened, its code, and how to find it in the runtime's log. */
+export class Problem extends Error {
+  constructor(
+    readonly status: number, // 0: no response
+    readonly code: string,
+    readonly detail: string,
+    readonly requestId: string | null = null,
+    readonly retryAfter: number | null = null, // seconds
+  ) {
+    super(detail);
+  }
+
+  /** What to do about it; null if the detail already says so. */
+  get hint(): string | null {
+    if (this.code === "console_gone") return "Run querykeep console again, and open its new link.";
+    if (this.status === 401 && this.code !== "console_session")
+      return "The key of this console is unknown, or has expired: end the console, and start it with a valid key.";
+    if (this.status === 403 && this.code === "not_permitted") return "The tab Key shows what this key may do.";
+    if (this.retryAfter !== null) return `Try again in ${this.retryAfter} s.`;
+    if (this.code === "query_timeout") return "Read fewer rows, or ask the operator for a longer time limit.";
+    return null;
+  }
+}
+
+let session: string | null = null;
+
+/** Tabs of this origin, which includes the port, share a session: a new one asks the others for it. */
+const tabs = new BroadcastChannel("session");
+tabs.onmessage = ({ data }) => {
+  if (data === "ask" && session) tabs.postMessage({ session });
+};
+
+function fromOtherTab(): Promise<string | null> {
+  return new Promise((resolve) => {
+    const channel = new BroadcastChannel("session");
+    const end = (found: string | null) => (channel.close(), resolve(found));
+    channel.onmessage = ({ data }) => typeof data?.session === "string" && end(data.session);
+    channel.postMessage("ask");
+    setTimeout(end, 300, null);
+  });
+}
+
+/** Use the token of the link, else the session that this tab or another one already has. Raises Problem. */
+export async function open(token: string | null): Promise<About> {
+  session = sessionStorage.getItem(SESSION) ?? (token ? null : await fromOtherTab());
+  if (token) {
+    try {
+      session = (await json<{ session: string }>("/session", { method: "POST", body: token })).session;
+    } catch (error) {
+      if (!session) throw error; // a reload of a page that is open has the link once more
+    }
+  }
+  if (!session) throw new Problem(401, "console_session", "Open the link that querykeep console printed. Press Enter there for another one.");
+  const about = await json<About>("/session");
+  sessionStorage.setItem(SESSION, session);
+  return about;
+}
+
+/** Send a request, and return a response with a status below 400. Raises Problem, or AbortError. */
+export async function send(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  if (session) headers.set("X-Console-Session", session);
+  let response: Response;
+  try {
+    response = await fetch(path, { ...init, headers, cache: "no-store" });
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new Problem(0, "console_gone", "The console has ended, or does not respond.");
+  }
+  if (response.ok) return response;
+  throw await problemOf(response);
+}
+
+async function problemOf(response: Response): Promise<Problem> {
+  const wait = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
+  const retryAfter = Number.isNaN(wait) ? null : wait;
+  const requestId = response.headers.get("X-Request-Id");
+  const text = await response.text().catch(() => "");
+  try {
+    const { code, detail, request_id } = JSON.parse(text);
+    if (typeof code === "string" && typeof detail === "string")
+      return new Problem(response.status, code, detail, request_id ?? requestId, retryAfter);
+  } catch {
+    // not a problem body
+  }
+  return new Problem(response.status, `http_${response.status}`, text.slice(0, 500) || `The runtime answered ${response.status}.`, requestId, retryAfter);
+}
+
+export async function json<T>(path: string, init: RequestInit = {}): Promise<T> {
+  const response = await send(path, { ...init, headers: { Accept: "application/json", ...init.headers } });
+  try {
+    return (await response.json()) as T;
+  } catch {
+    throw new Problem(0, "incomplete", "The response ended before it was complete.");
+  }
+}
+
+/** Send a statement and return the open response. */
+export function sql(statement: string, accept: string, signal: AbortSignal): Promise<Response> {
+  const headers = { Accept: accept, "Content-Type": "text/plain; charset=utf-8" };
+  return send("/v1/sql", { method: "POST", body: statement, headers, signal });
+}

@@ -1,0 +1,121 @@
+// The editor of statements: CodeMirror with SQL, completion of the names of this key, and marked errors.
+
+import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
+import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
+import { PostgreSQL, SQLDialect, sql } from "@codemirror/lang-sql";
+import { bracketMatching, ensureSyntaxTree, syntaxHighlighting } from "@codemirror/language";
+import { type Diagnostic, setDiagnostics } from "@codemirror/lint";
+import { Compartment, EditorState, Prec } from "@codemirror/state";
+import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers, placeholder } from "@codemirror/view";
+import { classHighlighter } from "@lezer/highlight";
+import { visible } from "./dom";
+
+const PARSE_MS = 1000;
+
+export type Names = { [table: string]: { name: string; type: string }[] };
+
+/** The words that the prompt of the client highlights; PostgreSQL's list has names of columns such as `name`. */
+const DUCKDB = SQLDialect.define({
+  ...PostgreSQL.spec,
+  keywords:
+    "all and anti any as asc asof between by case cast collate columns cross cube current desc describe distinct else end escape except exclude exists explain filter following from full group grouping having ilike in inner intersect interval is join lateral left like limit natural not nulls offset on or order outer over partition pivot positional preceding qualify range recursive replace right rollup rows sample select semi sets show similar summarize table tablesample then to try_cast unbounded union unnest unpivot using values when where window with",
+  types:
+    "bigint blob boolean date decimal double float hugeint integer json map smallint struct text time timestamp timestamptz tinyint ubigint uinteger usmallint utinyint uuid varchar",
+});
+
+export interface Statement {
+  text: string;
+  from: number; // its offset in the editor
+}
+
+export class Editor {
+  readonly #view: EditorView;
+  readonly #language = new Compartment();
+
+  constructor(parent: HTMLElement, nonce: string, run: () => void, cancel: () => boolean) {
+    this.#view = new EditorView({
+      parent,
+      state: EditorState.create({
+        extensions: [
+          EditorView.cspNonce.of(nonce),
+          lineNumbers(),
+          history(),
+          drawSelection(),
+          highlightActiveLine(),
+          bracketMatching(),
+          closeBrackets(),
+          autocompletion(),
+          syntaxHighlighting(classHighlighter),
+          placeholder("A SQL statement, such as FROM a_dataset"),
+          EditorView.lineWrapping,
+          EditorView.contentAttributes.of({ "aria-label": "SQL statement" }),
+          this.#language.of(sql({ dialect: DUCKDB })),
+          Prec.highest(keymap.of([{ key: "Mod-Enter", run: () => (run(), true) }])),
+          // Tab leaves the editor: nobody is caught in it.
+          keymap.of([...closeBracketsKeymap, ...completionKeymap, ...defaultKeymap, ...historyKeymap, { key: "Escape", run: cancel }]),
+        ],
+      }),
+    });
+  }
+
+  get text(): string {
+    return this.#view.state.doc.toString();
+  }
+
+  set text(text: string) {
+    this.#view.dispatch({ changes: { from: 0, to: this.#view.state.doc.length, insert: text } });
+  }
+
+  focus(): void {
+    this.#view.focus();
+  }
+
+  /** Complete these tables and their columns. */
+  setNames(names: Names): void {
+    const quoted = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
+    const schema = Object.fromEntries(
+      Object.entries(names).map(([table, columns]) => [
+        table.replaceAll(".", "\\."),
+        {
+          self: { label: visible(table), apply: quoted(table), type: "type", detail: "table" },
+          children: columns.map(({ name, type }) => ({ label: visible(name), apply: quoted(name), type: "property", detail: type })),
+        },
+      ]),
+    );
+    this.#view.dispatch({ effects: this.#language.reconfigure(sql({ dialect: DUCKDB, schema })) });
+  }
+
+  /** Insert a name where the cursor is. */
+  insert(text: string): void {
+    this.#view.dispatch(this.#view.state.replaceSelection(text));
+    this.focus();
+  }
+
+  /** Return what is selected, else the statement at the cursor, else the last one before it. */
+  statement(): Statement {
+    const { state } = this.#view;
+    const { from, to, head } = state.selection.main;
+    if (from < to) return { text: state.sliceDoc(from, to), from };
+    let found: Statement = { text: this.text, from: 0 };
+    // What the editor has parsed of a long text may end within a statement, and half of one must not run.
+    const tree = ensureSyntaxTree(state, state.doc.length, PARSE_MS);
+    for (let node = tree?.topNode.firstChild; node; node = node.nextSibling) {
+      if (node.name !== "Statement" || node.from > head) continue;
+      found = { text: state.sliceDoc(node.from, node.to), from: node.from };
+    }
+    return found;
+  }
+
+  /** Mark an error at its place, and move there; null removes the mark. */
+  mark(at: number | null, message = ""): void {
+    const { doc } = this.#view.state;
+    const marks: Diagnostic[] = [];
+    if (at !== null) {
+      const from = Math.min(at, doc.length);
+      const word = /^[\p{L}\p{N}_$]+|^[^\s]/u.exec(doc.sliceString(from, from + 200))?.[0].length ?? 0;
+      marks.push({ from: word ? from : Math.max(0, from - 1), to: from + word, severity: "error", message: visible(message) });
+      this.#view.dispatch({ selection: { anchor: from }, scrollIntoView: true });
+    }
+    this.#view.dispatch(setDiagnostics(this.#view.state, marks));
+  }
+}

@@ -1,0 +1,329 @@
+// A table of any length: only the cells in view exist. Rows come from `result`, the window from @tanstack/virtual-core.
+
+import { elementScroll, observeElementOffset, observeElementRect, Virtualizer } from "@tanstack/virtual-core";
+import { copy, count, h, plural, visible, visibleLines } from "./dom";
+import { MAX_ROWS, type Result } from "./result";
+
+const ROW_PX = 26;
+const HEADER_PX = 46;
+const CHARACTER_PX = 8;
+const MEASURED_ROWS = 50;
+const SHOWN_CHARACTERS = 400; // a cell shows one line; Enter shows the whole value
+const MAX_COPIED_CELLS = 2_000_000;
+
+type Window = Virtualizer<HTMLElement, HTMLElement>;
+interface Position {
+  row: number; // -1 is the header
+  column: number;
+}
+
+interface Cell {
+  element: HTMLElement;
+  text: Text;
+  column: number;
+}
+
+interface Slot {
+  element: HTMLElement;
+  number: Text;
+  cells: Cell[];
+  row: number;
+  version: number;
+}
+
+/** Set an attribute, unless it has this value: that would cost as much as a change. */
+function set(element: HTMLElement, name: string, value: string): void {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+}
+
+const cellId = ({ row, column }: Position): string => `cell:${row}:${column}`;
+
+export class Grid {
+  readonly element: HTMLElement;
+  #result: Result | null = null;
+  #widths: number[] = [];
+  #measured = 0; // rows that chose the widths
+  #numberWidth = 40;
+  #active: Position = { row: 0, column: 0 };
+  #anchor: Position = { row: 0, column: 0 };
+  #rows: Window;
+  #columns: Window;
+  #frame = 0;
+  #layout = "";
+  #header: Slot | null = null;
+  #slots: Slot[] = []; // the row n is in slot n modulo their number
+  #version = 0;
+  readonly #body = h("div", { class: "grid-body", role: "presentation" });
+  readonly #dialog: HTMLDialogElement;
+  readonly #value = h("pre", { tabindex: 0 });
+  readonly #title = h("h2", { id: "value-title" });
+
+  constructor(private readonly say: (text: string) => void) {
+    this.element = h("div", { class: "grid", role: "grid", tabindex: 0, "aria-label": "Rows", "aria-multiselectable": "true" });
+    this.element.append(this.#body);
+    this.#dialog = h(
+      "dialog",
+      { "aria-labelledby": "value-title" },
+      this.#title,
+      this.#value,
+      h("form", { method: "dialog" }, h("button", {}, "Close")),
+    );
+    document.body.append(this.#dialog);
+    this.#rows = this.#window(false);
+    this.#columns = this.#window(true);
+    for (const each of [this.#rows, this.#columns]) each._didMount();
+    this.element.addEventListener("keydown", (event) => this.#key(event));
+    this.element.addEventListener("mousedown", (event) => this.#press(event));
+    this.element.addEventListener("dblclick", () => this.#active.row >= 0 && this.#show());
+  }
+
+  /** Show a result, from its first row. */
+  show(result: Result): void {
+    this.#result = result;
+    this.#active = this.#anchor = { row: 0, column: 0 };
+    this.#widths = [];
+    this.#measured = 0;
+    this.#layout = "";
+    this.element.scrollTo(0, 0);
+    this.update();
+  }
+
+  /** Show what has arrived since. */
+  update(): void {
+    const result = this.#result;
+    if (!result) return;
+    if (!this.#widths.length || (this.#measured < MEASURED_ROWS && result.rows > this.#measured)) this.#measure(result);
+    this.#numberWidth = Math.max(40, String(result.rows).length * 8 + 16);
+    this.#rows.setOptions(this.#options(false, result.rows));
+    this.#columns.setOptions(this.#options(true, result.columns.length));
+    this.#rows.measure();
+    this.#columns.measure();
+    if (result.sorting) this.#version++; // rows may have moved
+    this.#draw();
+  }
+
+  #window(horizontal: boolean): Window {
+    return new Virtualizer(this.#options(horizontal, 0));
+  }
+
+  #options(horizontal: boolean, length: number) {
+    return {
+      count: length,
+      horizontal,
+      getScrollElement: () => this.element,
+      estimateSize: horizontal ? (index: number) => this.#widths[index] ?? 100 : () => ROW_PX,
+      paddingStart: horizontal ? this.#numberWidth : HEADER_PX,
+      scrollPaddingStart: horizontal ? this.#numberWidth : HEADER_PX,
+      overscan: horizontal ? 1 : 6,
+      observeElementRect,
+      observeElementOffset,
+      scrollToFn: elementScroll,
+      onChange: () => this.#draw(),
+    };
+  }
+
+  /** Choose widths by the names and the first rows. */
+  #measure(result: Result): void {
+    this.#measured = Math.min(result.rows, MEASURED_ROWS);
+    this.#widths = result.columns.map(({ name, type }, column) => {
+      let most = Math.max(Math.min(name.length, 40) + 3, type.length);
+      for (let row = 0; row < this.#measured; row++) most = Math.max(most, Math.min(result.text(row, column)?.length ?? 4, 40));
+      return Math.ceil(most * CHARACTER_PX) + 20;
+    });
+  }
+
+  /** Draw in the next frame; what is shown may have changed. */
+  #redraw(): void {
+    this.#version++;
+    this.#draw();
+  }
+
+  #draw(): void {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = requestAnimationFrame(() => this.#render());
+  }
+
+  /**
+   * Cells and their texts are made once and then filled again, and attributes are set only if they change. New nodes
+   * take most of the time of a scroll, and their garbage collection stops it.
+   */
+  #render(): void {
+    const result = this.#result;
+    if (!result) return;
+    for (const each of [this.#rows, this.#columns]) each._willUpdate();
+    const columns = this.#columns.getVirtualItems();
+    const rows = this.#rows.getVirtualItems();
+    const layout = [this.#numberWidth, ...columns.map(({ index, start, size }) => `${index}:${start}:${size}`)].join();
+    if (layout !== this.#layout || this.#slots.length < rows.length) {
+      this.#layout = layout;
+      this.#slots = rows.map(() => this.#makeSlot("grid-row", "gridcell", columns));
+      this.#header = this.#makeSlot("grid-header", "columnheader", columns);
+      this.#body.replaceChildren(this.#header.element, ...this.#slots.map(({ element }) => element));
+      this.#body.style.width = `${this.#columns.getTotalSize()}px`;
+      this.element.setAttribute("aria-colcount", String(result.columns.length));
+    }
+    this.#body.style.height = `${this.#rows.getTotalSize()}px`;
+    this.element.setAttribute("aria-rowcount", String(result.rows + 1));
+    if (this.#header!.version !== this.#version) this.#fillHeader(this.#header!, result);
+    const used = new Set<Slot>();
+    for (const { index, start } of rows) {
+      const slot = this.#slots[index % this.#slots.length]!;
+      used.add(slot);
+      if (slot.row !== index || slot.version !== this.#version) this.#fill(slot, result, index, start);
+    }
+    for (const slot of this.#slots) slot.element.hidden = !used.has(slot);
+    const id = cellId(this.#active);
+    if (document.getElementById(id)) this.element.setAttribute("aria-activedescendant", id);
+    else this.element.removeAttribute("aria-activedescendant");
+  }
+
+  #makeSlot(name: string, role: string, columns: { index: number; start: number; size: number }[]): Slot {
+    const number = new Text();
+    const numberCell = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" }, number);
+    numberCell.style.width = `${this.#numberWidth}px`;
+    const cells = columns.map(({ index, start, size }) => {
+      const text = new Text();
+      const cell = h("div", { role, "aria-colindex": index + 1 }, text);
+      cell.style.left = `${start}px`;
+      cell.style.width = `${size}px`;
+      return { element: cell, text, column: index };
+    });
+    const element = h("div", { class: name, role: "row" }, numberCell, ...cells.map((cell) => cell.element));
+    return { element, number, cells, row: -2, version: -1 };
+  }
+
+  #fillHeader(header: Slot, result: Result): void {
+    header.version = this.#version;
+    set(header.element, "aria-rowindex", "1");
+    for (const { element: cell, column } of header.cells) {
+      const { name, type } = result.columns[column]!;
+      const sorting = result.sorting?.column === column ? result.sorting : null;
+      const sign = sorting ? (sorting.isDescending ? " ▼" : " ▲") : "";
+      cell.replaceChildren(h("span", { class: "name" }, visible(name) + sign), h("span", { class: "type" }, type));
+      set(cell, "aria-sort", sorting ? (sorting.isDescending ? "descending" : "ascending") : "none");
+      this.#mark(cell, { row: -1, column }, "cell");
+    }
+  }
+
+  #fill(slot: Slot, result: Result, row: number, start: number): void {
+    slot.row = row;
+    slot.version = this.#version;
+    slot.element.style.transform = `translateY(${start}px)`;
+    set(slot.element, "aria-rowindex", String(row + 2));
+    slot.number.data = count(row + 1);
+    for (const { element: cell, text: shown, column } of slot.cells) {
+      const text = result.text(row, column);
+      shown.data = text === null ? "null" : visible(text.slice(0, SHOWN_CHARACTERS)) + (text.length > SHOWN_CHARACTERS ? "…" : "");
+      const isSelected = this.#isSelected(row, column);
+      const kind = `${result.columns[column]!.isNumeric ? " number" : ""}${text === null ? " null" : ""}`;
+      set(cell, "aria-selected", String(isSelected));
+      this.#mark(cell, { row, column }, `cell${kind}${isSelected ? " selected" : ""}`);
+    }
+  }
+
+  #mark(cell: HTMLElement, position: Position, classes: string): void {
+    const isActive = position.row === this.#active.row && position.column === this.#active.column;
+    set(cell, "id", cellId(position));
+    set(cell, "class", isActive ? `${classes} active` : classes);
+  }
+
+  #isSelected(row: number, column: number): boolean {
+    const between = (value: number, a: number, b: number) => value >= Math.min(a, b) && value <= Math.max(a, b);
+    return between(row, this.#anchor.row, this.#active.row) && between(column, this.#anchor.column, this.#active.column);
+  }
+
+  #press(event: MouseEvent): void {
+    const found = /^cell:(-?\d+):(\d+)$/.exec((event.target as HTMLElement).closest<HTMLElement>(".cell")?.id ?? "");
+    if (!found || event.button !== 0) return;
+    const position = { row: Number(found[1]), column: Number(found[2]) };
+    if (position.row < 0) {
+      this.#active = this.#anchor = position;
+      this.#sort(position.column);
+    } else this.#go(position, event.shiftKey);
+  }
+
+  #key(event: KeyboardEvent): void {
+    const result = this.#result;
+    if (!result?.columns.length) return;
+    const page = Math.max(1, Math.floor((this.element.clientHeight - HEADER_PX) / ROW_PX) - 1);
+    const { row, column } = this.#active;
+    const last = { row: result.rows - 1, column: result.columns.length - 1 };
+    const isControl = event.ctrlKey || event.metaKey;
+    const moves: { [key: string]: Position } = {
+      ArrowUp: { row: isControl ? 0 : row - 1, column },
+      ArrowDown: { row: isControl ? last.row : row + 1, column },
+      ArrowLeft: { row, column: isControl ? 0 : column - 1 },
+      ArrowRight: { row, column: isControl ? last.column : column + 1 },
+      PageUp: { row: Math.max(row - page, 0), column },
+      PageDown: { row: row + page, column },
+      Home: isControl ? { row: 0, column: 0 } : { row, column: 0 },
+      End: isControl ? last : { row, column: last.column },
+    };
+    const move = moves[event.key];
+    if (move) this.#go(move, event.shiftKey);
+    else if (event.key === "Enter" && row < 0) this.#sort(column);
+    else if (event.key === "Enter") this.#show();
+    else if (event.key === "c" && isControl) void this.copy();
+    else if (event.key === "a" && isControl) {
+      this.#anchor = { row: 0, column: 0 };
+      this.#active = last;
+      this.#redraw();
+    } else return;
+    event.preventDefault();
+  }
+
+  #go(position: Position, extends_: boolean): void {
+    const result = this.#result!;
+    const clamp = (value: number, low: number, high: number) => Math.max(low, Math.min(high, value));
+    this.#active = {
+      row: clamp(position.row, extends_ ? 0 : -1, result.rows - 1),
+      column: clamp(position.column, 0, result.columns.length - 1),
+    };
+    if (!extends_) this.#anchor = this.#active;
+    if (this.#active.row >= 0) this.#rows.scrollToIndex(this.#active.row);
+    this.#columns.scrollToIndex(this.#active.column);
+    this.#redraw();
+  }
+
+  /** Sort up, then down, then not at all. */
+  #sort(column: number): void {
+    const result = this.#result!;
+    const { sorting } = result;
+    if (sorting?.column !== column) result.sort({ column, isDescending: false });
+    else result.sort(sorting.isDescending ? null : { column, isDescending: true });
+    const what = result.isComplete ? "" : `, only the ${plural(result.rows, "row")} received`;
+    const { name } = result.columns[column]!;
+    this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Order of the statement restored");
+    this.#redraw();
+  }
+
+  #show(): void {
+    const result = this.#result;
+    const { row, column } = this.#active;
+    if (!result || row >= result.rows) return;
+    const text = result.text(row, column);
+    this.#title.textContent = `${visible(result.columns[column]!.name)}, row ${count(row + 1)}`;
+    this.#value.textContent = text === null ? "null" : visibleLines(text.slice(0, 1_000_000));
+    this.#dialog.showModal();
+  }
+
+  /** Copy the selected cells as lines with tabs; tabs and line breaks in values become spaces. */
+  async copy(): Promise<void> {
+    const result = this.#result;
+    if (!result?.rows) return;
+    const range = (a: number, b: number) => Array.from({ length: Math.abs(a - b) + 1 }, (_, index) => Math.min(a, b) + index);
+    const rows = range(Math.max(this.#anchor.row, 0), Math.max(this.#active.row, 0));
+    const columns = range(this.#anchor.column, this.#active.column);
+    if (rows.length * columns.length > MAX_COPIED_CELLS) {
+      this.say("Too many cells to copy: download the result instead.");
+      return;
+    }
+    const line = (row: number) => columns.map((column) => (result.text(row, column) ?? "").replace(/[\t\r\n]+/g, " ")).join("\t");
+    const text = rows.map(line).join("\n");
+    this.say((await copy(text)) ? `Copied ${plural(rows.length * columns.length, "cell")}` : "The browser did not allow copying.");
+  }
+}
+
+export function cutNotice(result: Result): string {
+  return `Only the first ${plural(result.rows, "row")} are shown (the grid has room for ${count(MAX_ROWS)} rows or 256 MiB). Download the result to get all of them.`;
+}

@@ -1,0 +1,78 @@
+// The statement as code that works when it is pasted. The key stays in the environment.
+
+import { type About, json } from "./api";
+import { copy, h, visibleLines } from "./dom";
+
+/** What a terminal could obey when it is pasted, or what hides text: a statement can come with a link of anybody. */
+const UNSAFE = /[^\n\t\P{C}]|[\u2028\u2029]/u;
+
+/** A word of the shell. */
+function shell(text: string): string {
+  if (!UNSAFE.test(text)) return `'${text.replaceAll("'", "'\\''")}'`;
+  const bytes = Array.from(new TextEncoder().encode(text), (byte) => `\\${byte.toString(8).padStart(3, "0")}`);
+  return `"$(printf '${bytes.join("")}')"`;
+}
+
+/** A literal of Python. JSON's escapes are Python's too, but for pairs of surrogates. */
+function python(text: string): string {
+  if (text.includes("\n") && !/["\\]/.test(text) && !UNSAFE.test(text)) return `"""\n${text}\n"""`;
+  return JSON.stringify(text).replace(/\p{C}/gu, (hidden) => `\\U${hidden.codePointAt(0)!.toString(16).padStart(8, "0")}`);
+}
+
+export function curl(statement: string, { endpoint, has_key }: About): string {
+  const header = has_key ? ' -H "X-API-Key: $RUNTIME_API_KEY"' : "";
+  return `curl${header} \\\n  --data-binary ${shell(statement.startsWith("@") ? ` ${statement}` : statement)} \\\n  ${shell(`${endpoint}/v1/sql`)}\n`;
+}
+
+export function httpx(statement: string, { endpoint, has_key }: About): string {
+  return `${has_key ? "import os\n\n" : ""}import httpx
+
+response = httpx.post(
+    ${JSON.stringify(`${endpoint}/v1/sql`)},
+${has_key ? '    headers={"X-API-Key": os.environ["RUNTIME_API_KEY"]},\n' : ""}    content=${python(statement)}.encode(),
+    timeout=300,
+)
+response.raise_for_status()
+for row in response.json():
+    print(row)
+`;
+}
+
+export function adbc(statement: string, { endpoint, has_key }: About, flightPort: string | null): string {
+  const { protocol, hostname } = new URL(endpoint);
+  const uri = `${protocol === "https:" ? "grpc+tls" : "grpc"}://${hostname}:${flightPort ?? "50051"}`;
+  const options = has_key ? ', db_kwargs={\n    DatabaseOptions.AUTHORIZATION_HEADER.value: "Bearer " + os.environ["RUNTIME_API_KEY"],\n}' : "";
+  return `# pip install adbc-driver-flightsql pyarrow
+${has_key ? "import os\n\n" : ""}import adbc_driver_flightsql.dbapi as adbc
+${has_key ? "from adbc_driver_flightsql import DatabaseOptions\n" : ""}
+with adbc.connect(${JSON.stringify(uri)}${options}, autocommit=True) as connection, connection.cursor() as cursor:
+    cursor.execute(${python(statement)})
+    print(cursor.fetch_arrow_table())
+`;
+}
+
+export async function showSamples(panel: HTMLElement, statement: string, about: About): Promise<void> {
+  const components = await json<{ name: string; endpoint: string; status: string }[]>("/v1/status").catch(() => []);
+  const flight = components.find(({ name }) => name === "flight");
+  const port = /:(\d+)$/.exec(flight?.endpoint ?? "")?.[1] ?? null;
+  const samples: [string, string][] = [
+    ["curl", curl(statement, about)],
+    ["Python", httpx(statement, about)],
+    ["ADBC", adbc(statement, about, port)],
+  ];
+  const items = samples.map(([name, code]) => {
+    const said = h("span", { role: "status" });
+    const press = async () => {
+      said.textContent = (await copy(code)) ? "Copied" : "The browser did not allow copying.";
+    };
+    return h(
+      "section",
+      { "aria-label": name },
+      h("div", { class: "bar" }, h("h3", {}, name), h("button", { type: "button", "aria-label": `Copy ${name}`, onclick: () => void press() }, "Copy"), said),
+      h("pre", { tabindex: 0, "aria-label": `${name} code` }, visibleLines(code)),
+    );
+  });
+  const note = flight?.status === "Disabled" ? h("p", {}, "Flight SQL, which ADBC uses, is off on this runtime.") : null;
+  const about_key = about.has_key ? h("p", {}, "The code reads the key from RUNTIME_API_KEY. The console never shows the key.") : null;
+  panel.replaceChildren(...[about_key, ...items, note].filter((each) => each !== null));
+}

@@ -1,0 +1,187 @@
+"""Passes a request of the page on to the runtime with the key, and streams the response back."""
+
+import io
+import json
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from email.message import Message
+from typing import Any, NamedTuple, Protocol
+
+import httpx
+
+from runtimeclient.client import DEFAULT_TIMEOUTS, RuntimeClient
+from runtimeclient.errors import ClientError, ConnectionFailedError
+from runtimeclient.http.endpoint import masked
+from runtimeclient.http.results import ARROW, SqlResult
+
+_REQUEST_HEADERS = ("Accept", "Content-Type", "Cache-Control", "X-Request-Id")
+_RESPONSE_HEADERS = (
+    *("Content-Type", "X-Request-Id", "X-Query-Id", "X-Cache", "Retry-After", "Allow"),
+    *("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"),
+)
+#: The last chunk of such a response would be taken for the begin of the next one.
+_WITHOUT_BODY = frozenset({204, 205, 304})
+_PARQUET = "application/vnd.apache.parquet"
+_LOOK_EVERY_S = 0.25
+
+
+class Request(NamedTuple):
+    """A request of the page that was checked."""
+
+    method: str
+    target: str  # path and query string
+    headers: Message
+    body: bytes | None
+
+
+class Browser(Protocol):
+    """The other end: where a response is written."""
+
+    connection: socket.socket
+
+    def begin(self, status: int, headers: Mapping[str, str]) -> "Body":
+        """Send status and headers; return the stream of the body."""
+
+
+class Body(io.RawIOBase):
+    """
+    A body in chunks. Without `end`, no client takes it for complete.
+
+    Args:
+        send: Writes bytes to the browser.
+    """
+
+    def __init__(self, send: Callable[[bytes], object]) -> None:
+        self._send = send
+
+    def writable(self) -> bool:
+        """Return that this stream can be written."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Send one chunk; an empty one would be the last."""
+        if size := len(memoryview(content)):
+            self._send(b"%x\r\n%b\r\n" % (size, content))
+        return size
+
+    def end(self) -> None:
+        """Send the last chunk: the body is complete."""
+        self._send(b"0\r\n\r\n")
+
+
+class Connection:
+    """The connection to the runtime during one request. It is cut when the browser disconnects."""
+
+    def __init__(self) -> None:
+        self._stream: Any = None
+        self._is_cut = False
+        self._lock = threading.Lock()
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Remember the stream that httpcore has opened."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            with self._lock:
+                self._stream = info["return_value"]
+                if self._is_cut:
+                    self._shut_down()
+
+    def cut(self) -> None:
+        """End the request: whoever waits for the runtime gets an error, and the runtime stops the statement."""
+        with self._lock:
+            self._is_cut = True
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._stream is not None:
+            # Closing a socket would not wake up a thread that reads from it.
+            with suppress(OSError):
+                self._stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+
+def pass_on(request: Request, client: RuntimeClient, browser: Browser) -> None:
+    """
+    Send *request* to the runtime, and its response to the browser. Nothing is kept.
+
+    Raises:
+        ConnectionFailedError: The runtime does not respond. Nothing was sent to the browser yet.
+        OSError: The browser is gone, or the response was cut, so that the browser must not take it for complete.
+    """
+    headers = {name: value for name in _REQUEST_HEADERS if (value := request.headers.get(name)) is not None}
+    is_parquet = headers.get("Accept") == _PARQUET
+    if is_parquet:
+        from runtimeclient.output.arrow_files import write_arrow_result  # noqa: PLC0415 (an extra, slow to import)
+
+        headers["Accept"] = ARROW
+    connection = Connection()
+    with (
+        _cutting(connection, browser.connection),
+        closing(client.exchange(request.method, request.target, headers, request.body, connection.trace)) as response,
+    ):
+        found = {name: response.headers.get(name) for name in _RESPONSE_HEADERS}
+        kept = {name: masked(value, client.api_key) for name, value in found.items() if value is not None}
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise ConnectionFailedError("The response is compressed, so it is not that of a runtime.")
+        if response.status_code < 200 or response.status_code in _WITHOUT_BODY:
+            raise ConnectionFailedError(f"The response has status {response.status_code}: it is not that of a runtime.")
+        if is_parquet and response.status_code == 200:
+            body = browser.begin(200, {**kept, "Content-Type": _PARQUET})
+            stream = io.BufferedWriter(body)
+            try:
+                write_arrow_result(SqlResult(response, DEFAULT_TIMEOUTS.silence_s), "parquet", stream)
+                stream.flush()
+            except ClientError as exc:
+                raise ConnectionAbortedError(str(exc)) from exc
+            body.end()
+            return
+        chunks = response.iter_raw()
+        if response.status_code != 200 or request.target.partition("?")[0] != "/v1/sql":
+            # Short, and for people: a server may repeat what it was sent.
+            chunks = iter([masked(_read(response).decode("latin-1"), client.api_key).encode("latin-1")])
+        body = browser.begin(response.status_code, kept)
+        try:
+            for chunk in chunks:
+                body.write(chunk)
+        except httpx.TransportError as exc:
+            raise ConnectionAbortedError("The runtime broke off its response.") from exc
+        body.end()
+
+
+def problem(status: int, code: str, detail: str) -> bytes:
+    """Return a body in the form of the runtime's errors."""
+    return json.dumps({"type": "about:blank", "title": "", "status": status, "detail": detail, "code": code}).encode()
+
+
+def _read(response: httpx.Response, most: int = 4 << 20) -> bytes:
+    body = bytearray()
+    try:
+        for chunk in response.iter_raw():
+            body += chunk
+            if len(body) > most:
+                raise ConnectionFailedError("The response is too long to be that of a runtime.")
+    except httpx.TransportError as exc:
+        raise ConnectionFailedError("The runtime broke off its response.") from exc
+    return bytes(body)
+
+
+@contextmanager
+def _cutting(connection: Connection, browser: socket.socket) -> Iterator[None]:
+    """Cut *connection* if the browser disconnects during the block."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        with suppress(OSError, ValueError):
+            while not is_over.is_set():
+                if select.select([browser], [], [], _LOOK_EVERY_S)[0]:
+                    if not browser.recv(1, socket.MSG_PEEK):
+                        connection.cut()
+                    return
+
+    thread = threading.Thread(target=watch, name="console-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()

@@ -1,0 +1,1 @@
+from runtimeclient.management.django_command import DjangoCommand as Command
