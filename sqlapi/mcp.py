@@ -157,8 +157,10 @@ def _check_headers(environ: MutableMapping[str, Any], message: Message | None) -
         RpcError: They do not, or the version is unknown.
     """
     header = environ.get(_VERSION)
+    if message is not None and message.is_notification:
+        message = None
     version = None if message is None else version_of(message)
-    if message is None or message.is_notification or (version is None and header not in STATELESS_VERSIONS):
+    if message is None or (version is None and header not in STATELESS_VERSIONS):
         if header is not None and header not in {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
             raise unsupported(header)
         return

@@ -182,6 +182,7 @@ def test_a_message_and_its_headers_must_agree(headers: dict[str, str], params: d
 def test_notifications_and_responses_are_taken_without_an_answer() -> None:
     for message in (
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "method": "a", "params": {"_meta": {f"{META}protocolVersion": 7}}},
         {"jsonrpc": "2.0", "id": 1, "result": {}},
     ):
         answer = post(message)
