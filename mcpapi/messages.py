@@ -37,7 +37,7 @@ def parse(body: str | bytes) -> Any:
         message = f"Not valid JSON: {error.msg} at line {error.lineno} column {error.colno}."
         raise RpcError(PARSE_ERROR, message) from error
     except (ValueError, RecursionError) as error:
-        message = "Not valid JSON: not UTF-8, nested too deep, or with a name twice or a number out of range."
+        message = "Not valid JSON: it is not UTF-8, is nested too deeply, repeats a name or has a number out of range."
         raise RpcError(PARSE_ERROR, message) from error
     return value
 
@@ -68,18 +68,18 @@ def message_of(value: Any) -> Message | None:
         RpcError: It is not a JSON-RPC message.
     """
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
-        raise RpcError(INVALID_REQUEST, 'A message is a JSON object with "jsonrpc": "2.0".')
+        raise RpcError(INVALID_REQUEST, 'A message must be a JSON object with "jsonrpc": "2.0".')
     if "method" not in value and ("result" in value or "error" in value):
         return None
     method, params, request_id = value.get("method"), value.get("params", {}), value.get("id")
     if not isinstance(method, str):
-        raise RpcError(INVALID_REQUEST, 'A request has a "method", a string.')
+        raise RpcError(INVALID_REQUEST, 'A request needs a "method", a string.')
     is_notification = "id" not in value
     # A client must not send null as an id: it would be that of an error without a request.
     if not is_notification and (not isinstance(request_id, str | int) or isinstance(request_id, bool)):
-        raise RpcError(INVALID_REQUEST, 'The "id" of a request is a string or an integer.')
+        raise RpcError(INVALID_REQUEST, 'The "id" of a request must be a string or an integer.')
     if not isinstance(params, dict):
-        raise RpcError(INVALID_REQUEST, 'The "params" of a message are an object.')
+        raise RpcError(INVALID_REQUEST, 'The "params" of a message must be an object.')
     return Message(method, params, request_id, is_notification)
 
 

@@ -80,7 +80,7 @@ def read_rows(chunks: Iterable[bytes], max_rows: int = DEFAULT_ROWS, max_bytes: 
     fields = next(objects, {})["fields"]
     found = Rows([(str(field["name"]), _sql_type(field["data_type"])) for field in fields], [], [], is_cut=False)
     if len(found.header.encode()) > MAX_HEADER_BYTES:
-        raise ToolError("result_too_wide", f"The result has {len(fields):,} columns, too many to show: name fewer.")
+        raise ToolError("result_too_wide", f"The result has {len(fields):,} columns, too many to show: select fewer.")
     size = 0
     for row in map(list, map(dict.values, objects)):
         line = _text(row)
@@ -88,7 +88,7 @@ def read_rows(chunks: Iterable[bytes], max_rows: int = DEFAULT_ROWS, max_bytes: 
         if size > max_bytes and not found.rows:
             raise ToolError(
                 "row_too_large",
-                f"The first row has more than {max_bytes // 1024} KiB: name fewer columns, or shorten values with"
+                f"The first row has more than {max_bytes // 1024} KiB: select fewer columns, or shorten values with"
                 " left(column, 200).",
             )
         if size > max_bytes or len(found.rows) == max_rows:
@@ -117,7 +117,7 @@ def _objects(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         text, at = text[at:], 0
         length = len(text)
         if length > _MAX_VALUE_CHARACTERS:
-            raise ToolError("row_too_large", "A row is too large: name fewer columns, or shorten values.")
+            raise ToolError("row_too_large", "A row is too large: select fewer columns, or shorten values.")
         # As much again each time: the work stays linear in the length of the value.
         while len(text) <= 2 * length and (piece := next(pieces, "")):
             text += piece

@@ -160,7 +160,7 @@ def version_of(message: Message) -> str | None:
     meta = message.params.get("_meta")
     version = meta.get(f"{_META}protocolVersion") if isinstance(meta, dict) else None
     if version is not None and not isinstance(version, str):
-        raise RpcError(INVALID_PARAMS, "The protocol version is a string.")
+        raise RpcError(INVALID_PARAMS, "The protocol version must be a string.")
     return version
 
 

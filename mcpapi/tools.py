@@ -99,7 +99,7 @@ _HINTS = {
     "sql_syntax_error": "The dialect is DuckDB's. Send one statement.",
     "statement_not_allowed": "Only SELECT, WITH, VALUES, FROM, EXPLAIN, DESCRIBE, SHOW, SUMMARIZE and PIVOT may run, on"
     " the datasets that list_datasets shows. Files, settings and other databases cannot be reached.",
-    "query_timeout": "Filter by the columns that narrow the data most, aggregate, or ask for less at once.",
+    "query_timeout": "Filter by the columns that narrow the data most, aggregate, or request fewer rows.",
     "resource_limit": "Sort, group or join fewer rows: filter first, or select fewer columns.",
 }
 
@@ -112,7 +112,7 @@ def _check(tool: Tool, arguments: Mapping[str, Any]) -> None:
         schema = tool.arguments.get(name)
         if schema is None:
             names = ", ".join(tool.arguments) or "none"
-            raise ToolError("invalid_arguments", f"{tool.name} has no argument of this name: it has {names}.")
+            raise ToolError("invalid_arguments", f"{tool.name} has no such argument. Its arguments: {names}.")
         if schema["type"] == "string" and not isinstance(value, str):
             raise ToolError("invalid_arguments", f"{name} must be a string.")
         if schema["type"] == "integer" and (
@@ -126,7 +126,7 @@ def _rows(runtime: Runtime, sql: str, max_rows: int, max_bytes: int) -> Rows:
         with runtime.run(sql) as chunks:
             return read_rows(chunks, max_rows, max_bytes)
     except RecursionError as error:
-        raise ToolError("row_too_large", "A value is nested too deep to show: select parts of it.") from error
+        raise ToolError("row_too_large", "A value is nested too deeply to show: select parts of it.") from error
 
 
 def _query(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:

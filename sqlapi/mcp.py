@@ -165,14 +165,16 @@ def _check_headers(environ: MutableMapping[str, Any], message: Message | None) -
             raise unsupported(header)
         return
     if version is None:
-        raise RpcError(INVALID_PARAMS, "The _meta of a request in this version names the version.")
+        raise RpcError(INVALID_PARAMS, "The _meta of a request must contain the protocol version.")
     if header != version:
-        raise RpcError(HEADER_MISMATCH, "The header MCP-Protocol-Version is not the version in the message.")
+        raise RpcError(HEADER_MISMATCH, "The header MCP-Protocol-Version does not match the version in the message.")
     if environ.get("HTTP_MCP_METHOD") != message.method:
-        raise RpcError(HEADER_MISMATCH, "The header Mcp-Method is not the method of the message.")
+        raise RpcError(HEADER_MISMATCH, "The header Mcp-Method does not match the method of the message.")
     name = message.params.get(_NAMES.get(message.method, ""))
     if name is not None and _decoded(environ.get("HTTP_MCP_NAME")) != name:
-        raise RpcError(HEADER_MISMATCH, f"The header Mcp-Name is not the {_NAMES[message.method]} in the message.")
+        raise RpcError(
+            HEADER_MISMATCH, f"The header Mcp-Name does not match the {_NAMES[message.method]} in the message."
+        )
 
 
 def _decoded(header: str | None) -> str | None:

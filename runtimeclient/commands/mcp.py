@@ -128,8 +128,8 @@ class StdioServer:
             answer = rpc.result(message.id, Server(call, release=version() or "0").answer(message))
         except RpcError as error:
             answer = rpc.failure(message.id, error)
-        except Exception:  # noqa: BLE001 (without a response, the client would wait for ever)
-            answer = rpc.failure(message.id, RpcError(INTERNAL_ERROR, "The response of the runtime is unexpected."))
+        except Exception:  # noqa: BLE001 (without a response, the client would wait forever)
+            answer = rpc.failure(message.id, RpcError(INTERNAL_ERROR, "Unexpected response from the runtime."))
         finally:
             del self._calls[message.id]
             call.close()
@@ -145,7 +145,7 @@ class StdioServer:
 
 def _parsed(line: str | bytes | None) -> Any:
     if line is None:
-        raise RpcError(PARSE_ERROR, f"A message has at most {MAX_MESSAGE_BYTES:,} bytes.")
+        raise RpcError(PARSE_ERROR, f"A message may have at most {MAX_MESSAGE_BYTES:,} bytes.")
     return rpc.parse(line)
 
 

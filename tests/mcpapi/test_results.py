@@ -93,7 +93,7 @@ def test_rows_are_cut_by_their_number_and_by_their_size() -> None:
 
 
 def test_a_row_or_columns_that_are_too_large_are_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(ToolError, match="name fewer columns") as row:
+    with pytest.raises(ToolError, match="select fewer columns") as row:
         rows_of({"a": "Utf8"}, f'{{"a":"{"x" * MAX_BYTES}"}}')
     with pytest.raises(ToolError, match="10,500 columns") as columns:
         rows_of({f"c{number}": "Int64" for number in range(10_500)}, "")
