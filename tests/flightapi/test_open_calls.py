@@ -51,16 +51,12 @@ def channels(endpoint: Endpoint, number: int) -> Iterator[list[Endpoint]]:
         yield [replace(endpoint, channel=channel) for channel in opened]
 
 
+OTHER_METHODS = ("GetFlightInfo", "DoAction", "ListActions")
+
+
 @pytest.mark.parametrize(
     "method",
-    [
-        "DoGet",
-        "DoPut",
-        *(
-            pytest.param(method, marks=pytest.mark.exhaustive)
-            for method in ("GetFlightInfo", "DoAction", "ListActions")
-        ),
-    ],
+    ["DoGet", "DoPut", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHER_METHODS)],
 )
 def test_silent_calls_of_one_key_do_not_keep_another_out(crowded: Endpoint, silent: Silent, method: str) -> None:
     with channels(crowded, 2) as connections:
