@@ -23,8 +23,8 @@ from runtimeclient.console.assets import Asset
 from runtimeclient.console.server import ConsoleServer
 from runtimeclient.http.results import JSON_WITH_SCHEMA
 from runtimeclient.output.charts import make_chart, vega_lite
-from runtimeclient.output.console import ChartRequest
 from runtimeclient.output.formats import read_rows
+from runtimeclient.output.terminal import ChartRequest
 from tests.runtimeclient.console.browser.conftest import HOSTILE, Page, serving
 from tests.runtimeclient.remote import Remote, Reply, as_reply, problem, serve
 from tests.system.harness import K1, Server, wait_for
