@@ -162,6 +162,7 @@ dist: $(VENV)/dist.stamp  ## Build sdist, wheel and SBOM into dist/, and check t
 	$(BIN)/hatchling build
 	$(BIN)/cyclonedx-py requirements requirements/sources.txt --pyproject pyproject.toml --output-reproducible \
 	  --output-file dist/querykeep.cdx.json
+	$(BIN)/python deploy/wheel/sbom.py dist/querykeep.cdx.json
 	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
 
 # The peers need other versions of what the runtime needs: they have an environment of their own.

@@ -13,7 +13,7 @@ from runtimeclient.commands.base import PROG, Invocation, command_parser, load_c
 from runtimeclient.connection import KEY_FILE, KEY_FILE_HINT
 from runtimeclient.distribution import install_command
 from runtimeclient.errors import ClientError, NotAuthorisedError, UsageError
-from runtimeclient.output.console import Console, Streams
+from runtimeclient.output.terminal import Console, Streams
 
 INTERRUPTED_STATUS = 130
 

@@ -11,8 +11,8 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.connection import add_connection_options, connect
 from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
-from runtimeclient.output.console import Console
 from runtimeclient.output.formats import LIST_FORMATS
+from runtimeclient.output.terminal import Console
 
 PROG = "querykeep"
 

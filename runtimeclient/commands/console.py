@@ -20,7 +20,7 @@ from runtimeclient.console.assets import load
 from runtimeclient.console.server import ConsoleServer
 from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
-from runtimeclient.output.console import Console
+from runtimeclient.output.terminal import Console
 from runtimeclient.profiles import PROFILE_VARIABLE
 
 _IDLE_S = 3600.0

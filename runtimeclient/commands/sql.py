@@ -10,8 +10,8 @@ from runtimeclient.commands.base import Command, Invocation
 from runtimeclient.connection import STANDARD_INPUT
 from runtimeclient.errors import ClientError, IncompleteResultError, RequestRefusedError, UsageError
 from runtimeclient.http.results import JsonValue
-from runtimeclient.output.console import CHART_FORMATS, KINDS, TERMINAL_ROWS, ChartRequest, Style
 from runtimeclient.output.formats import FORMATS, format_of
+from runtimeclient.output.terminal import CHART_FORMATS, KINDS, TERMINAL_ROWS, ChartRequest, Style
 from runtimeclient.sql.runner import StatementRunner
 from runtimeclient.sql.statements import Statement, parameters_of, parse_parameters, read_statements, split_statements
 

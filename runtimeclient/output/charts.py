@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 from runtimeclient.distribution import install_command
 from runtimeclient.errors import ClientError, UsageError
 from runtimeclient.http.results import JsonValue, Number
-from runtimeclient.output.console import ChartFormat, ChartRequest, Kind, Style
 from runtimeclient.output.tables import cell
+from runtimeclient.output.terminal import ChartFormat, ChartRequest, Kind, Style
 from runtimeclient.output.text import plural, visible, width
 
 #: The maximum number of points. Larger charts would be unreadable and only take memory.

@@ -23,7 +23,7 @@ from pygments.lexers.sql import PostgresLexer
 
 from runtimeclient.errors import OutputError
 from runtimeclient.files import replace_file, xdg_directory
-from runtimeclient.output.console import Console
+from runtimeclient.output.terminal import Console
 from runtimeclient.prompt.dot_commands import parse_input
 
 # If the file is larger than this, the next start drops the older half.

@@ -6,7 +6,7 @@ import pytest
 from runtimeclient.errors import ClientError
 from runtimeclient.http.results import JsonValue, Number
 from runtimeclient.output.charts import Chart, draw_text, make_chart, vega_lite
-from runtimeclient.output.console import ChartRequest, Style
+from runtimeclient.output.terminal import ChartRequest, Style
 from tests.corpus import each
 from tests.runtimeclient.remote import Remote, Reply, with_schema
 

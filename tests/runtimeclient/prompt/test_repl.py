@@ -12,9 +12,9 @@ from prompt_toolkit.history import InMemoryHistory
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
 from runtimeclient.http.results import JSON
-from runtimeclient.output.console import DOT_COMMANDS as HINTS
-from runtimeclient.output.console import Console, Streams, Style
 from runtimeclient.output.formats import FORMATS
+from runtimeclient.output.terminal import DOT_COMMANDS as HINTS
+from runtimeclient.output.terminal import Console, Streams, Style
 from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, parse_input
 from runtimeclient.prompt.repl import Repl, _file_history

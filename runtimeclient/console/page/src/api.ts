@@ -106,8 +106,23 @@ export async function json<T>(path: string, init: RequestInit = {}): Promise<T> 
   }
 }
 
+export interface Query {
+  text: string;
+  parameters: string | null; // their values as JSON, exactly as they were written
+}
+
+/** The texts of statements by id: the runtime keeps them only if it is told to, and this page knows those it sent. */
+export const sent = new Map<string, string>();
+
+export function body({ text, parameters }: Query): string {
+  return parameters === null ? text : `{"sql":${JSON.stringify(text)},"parameters":${parameters}}`;
+}
+
 /** Send a statement and return the open response. */
-export function sql(statement: string, accept: string, signal: AbortSignal): Promise<Response> {
-  const headers = { Accept: accept, "Content-Type": "text/plain; charset=utf-8" };
-  return send("/v1/sql", { method: "POST", body: statement, headers, signal });
+export async function sql(query: Query, accept: string, signal: AbortSignal): Promise<Response> {
+  const type = query.parameters === null ? "text/plain; charset=utf-8" : "application/json";
+  const response = await send("/v1/sql", { method: "POST", body: body(query), headers: { Accept: accept, "Content-Type": type }, signal });
+  const id = response.headers.get("X-Query-Id");
+  if (id) sent.set(id, query.text);
+  return response;
 }

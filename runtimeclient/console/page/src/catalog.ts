@@ -76,7 +76,7 @@ export class Catalog {
       if (!Array.isArray(datasets)) throw new Problem(0, "not_a_runtime", "The endpoint is not a runtime.");
       this.#datasets = datasets;
       const signal = AbortSignal.timeout(60_000);
-      const rows = async (statement: string): Promise<Row[]> => (await sql(statement, "application/json", signal)).json();
+      const rows = async (statement: string): Promise<Row[]> => (await sql({ text: statement, parameters: null }, "application/json", signal)).json();
       const [tables, columns] = [await rows(TABLES), await rows(COLUMNS)];
       this.#relations = new Map(tables.map((row) => [row["table_name"]!, { description: row["comment"] || null, columns: [] }]));
       for (const row of columns)

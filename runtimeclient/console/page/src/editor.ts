@@ -32,7 +32,7 @@ export class Editor {
   readonly #view: EditorView;
   readonly #language = new Compartment();
 
-  constructor(parent: HTMLElement, nonce: string, run: () => void, cancel: () => boolean) {
+  constructor(parent: HTMLElement, nonce: string, run: () => void, cancel: () => boolean, changed: (text: string) => void) {
     this.#view = new EditorView({
       parent,
       state: EditorState.create({
@@ -48,6 +48,7 @@ export class Editor {
           syntaxHighlighting(classHighlighter),
           placeholder("A SQL statement, such as FROM a_dataset"),
           EditorView.lineWrapping,
+          EditorView.updateListener.of(({ docChanged, state }) => docChanged && changed(state.doc.toString())),
           EditorView.contentAttributes.of({ "aria-label": "SQL statement" }),
           this.#language.of(sql({ dialect: DUCKDB })),
           Prec.highest(keymap.of([{ key: "Mod-Enter", run: () => (run(), true) }])),

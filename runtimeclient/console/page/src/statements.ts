@@ -1,6 +1,6 @@
 // Running and past statements of this key, and their statistics.
 
-import { json, Problem } from "./api";
+import { json, Problem, sent } from "./api";
 import { count, duration, h, size, visible } from "./dom";
 import { type Cell, table } from "./table";
 
@@ -15,7 +15,7 @@ interface Active {
 interface Finished {
   id: string;
   started: string;
-  verdict: string;
+  outcome: string;
   total_ms: number;
   rows: number;
   bytes: number;
@@ -26,9 +26,6 @@ interface Finished {
 interface Statistics {
   statements: { statement: string | null; sql: string | null; calls: number; errors: number; rows: number; mean_total_ms: number; p95_total_ms: number; last: string }[];
 }
-
-/** The runtime keeps the text of statements only if it is told to: this page knows those that it sent. */
-export const sent = new Map<string, string>();
 
 function show(panel: HTMLElement, draw: () => Promise<HTMLElement>): Promise<void> {
   return draw().then(
@@ -81,7 +78,7 @@ export class Statements {
       for (const { id, statement } of finished) if (statement && sent.has(id)) this.#digests.set(statement, sent.get(id)!);
       const rows = finished.map((each): Cell[] => [
         time(each.started),
-        each.verdict,
+        each.outcome,
         duration(each.total_ms),
         count(each.rows),
         size(each.bytes),
