@@ -22,8 +22,8 @@ COMMANDS = CLIENT_COMMANDS | {
 SERVER_COMMANDS = {
     "serve": "start the runtime",
     "check": "check the configuration, its data and the machine; nothing is started",
-    "reload": "put the changed configuration in force without a gap",
-    "doctor": "find problems of a runtime and its machine, and say how to solve them",
+    "reload": "apply the changed configuration without downtime",
+    "doctor": "find problems of a runtime and its machine, with solutions",
     "healthcheck": "ask the runtime on this machine whether it responds",
     "runserver": "start the runtime on Django's development server",
     "runweb": "run the HTTP server alone (serve starts it)",

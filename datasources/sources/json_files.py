@@ -179,7 +179,7 @@ def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _is_rounded(token: bytes) -> bool:
-    """Return whether a double does not keep a number with a fraction or an exponent."""
+    """Return True if a double cannot represent a number that has a fraction or an exponent."""
     if len(token) < _LONG and b"e" not in token.lower():
         return False
     number = token.decode("ascii", "replace")
