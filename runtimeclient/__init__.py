@@ -18,7 +18,7 @@ COMMANDS = CLIENT_COMMANDS | {
     "completion": "runtimeclient.commands.completion",
 }
 
-#: The commands of the extra `server`, with a summary for the help. They are in `runtime_site.management.commands`.
+#: The commands of the `server` extra, with a summary for the help. They are in `runtime_site.management.commands`.
 SERVER_COMMANDS = {
     "serve": "start the runtime",
     "check": "check the configuration, its data and the machine; nothing is started",
