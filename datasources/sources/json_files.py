@@ -85,7 +85,7 @@ class Json(FileFormat):
         return str(error)
 
     def other_reason(self, text: str) -> str:
-        """Name the keys of an object in a column that the engine cannot distinguish."""
+        """Return a reason that names a key if the engine cannot distinguish two keys of an object in a column."""
         if (found := _DUPLICATE.search(text)) is not None:
             return f"objects in a column have the key '{found[1]}' twice in different case: rename one of the keys"
         return super().other_reason(text)
