@@ -50,7 +50,7 @@ def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], requ
     scale = _scale(values[x])
     kind = request.kind or ("bar" if scale == "text" else "line")
     if kind == "scatter" and scale == "text":
-        raise ClientError(f"A scatter chart needs numbers or times for x: {x} has other values. Try a bar chart.")
+        raise ClientError(f"A scatter chart needs numbers or times for x, but {x} has other values. Try a bar chart.")
     if kind == "bar" and len(taken) > MAX_BARS:
         raise ClientError(f"A bar chart has at most {MAX_BARS} rows: group the rows, or add LIMIT.")
     ys = request.y or [name for name in numeric if name != x][: 1 if kind == "scatter" else MAX_SERIES]
