@@ -219,7 +219,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
     needs_libraries = path.validation.needs_libraries and path.validation.reads_sources and not is_in_place
     for package in connector.packages if needs_libraries else ():
         if package.is_needed(location, params) and not package.is_installed:
-            message = f"this source needs a library from the extra sources: {package.install_command}"
+            message = f"this source needs a library from the sources extra: {package.install_command}"
             where.fault(node.line_of("from"), message)
     _check_params(name, location, params, node, path)
     _check_time_column(values, node, path)

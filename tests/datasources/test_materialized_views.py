@@ -288,7 +288,7 @@ def test_a_type_that_lists_values_is_refused(tmp_path: Path, begin: Start) -> No
     refresher = begin(*declared(tmp_path, {"v": "SELECT [CAST('x' AS ENUM ('x', 'secret'))] AS n FROM a"}))
 
     error = settled(refresher, "v").error
-    assert error == "The type of the column n contains values of rows that are left out: cast it to VARCHAR."
+    assert error == "The type of the column n lists values of rows that the view leaves out: cast it to VARCHAR."
 
 
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:
