@@ -67,6 +67,7 @@ class Timeouts:
 
 
 DEFAULT_TIMEOUTS = Timeouts()
+USER_AGENT = "runtimeclient"
 
 
 class RuntimeClient:
@@ -107,7 +108,7 @@ class RuntimeClient:
         try:
             self._http = httpx.Client(
                 base_url=self.endpoint.url,
-                headers={"User-Agent": "runtimeclient", "Accept-Encoding": "identity"},
+                headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
                 verify=verify,
                 follow_redirects=False,
                 transport=transport,
@@ -162,6 +163,7 @@ class RuntimeClient:
         statement: str,
         media_type: str = JSON,
         parameters: Mapping[str, JsonValue] | Sequence[JsonValue] = (),
+        user_agent: str = USER_AGENT,
     ) -> SqlResult:
         """
         Run one statement and return its result as an open stream. The caller must close it.
@@ -170,6 +172,7 @@ class RuntimeClient:
             statement: SQL text, sent unchanged.
             media_type: `answers.JSON`, `answers.CSV`, `answers.JSON_WITH_SCHEMA` or `answers.ARROW`.
             parameters: Values for `$name` by name, or for `?` and `$1` in order.
+            user_agent: The program that sends the statement.
 
         Raises:
             UsageError: The statement cannot be encoded.
@@ -181,7 +184,7 @@ class RuntimeClient:
         if parameters:
             values = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
             content, content_type = _encode(as_json({"sql": content.decode(), "parameters": values})), JSON
-        headers = self._key_header | {"Accept": media_type, "Content-Type": content_type}
+        headers = self._key_header | {"Accept": media_type, "Content-Type": content_type, "User-Agent": user_agent}
         response = self._send("POST", "/v1/sql", self._timeouts.silence_s, headers=headers, content=content)
         try:
             self._expect(response, 200)
