@@ -44,7 +44,7 @@ from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 #: A name, optionally preceded by a schema name and a dot.
 IDENTIFIER = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
-_RESERVED_SCHEMAS = frozenset({"system", "temp", "memory", "recurring"})
+_RESERVED_SCHEMAS = frozenset({"system", "temp", "memory", "recurring", "_copies", "_macros"})
 #: Name prefixes that the engine uses, with the objects that have such names.
 _RESERVED_PREFIXES = {
     "_catalog": "the engine's table catalogs",

@@ -383,6 +383,18 @@ def test_the_values_of_an_enum_are_not_those_of_hidden_rows(tmp_path: Path) -> N
                     assert b"SECRET" not in shown
 
 
+@pytest.mark.parametrize("form", ["constant", "columns and masks", "view"])
+def test_a_function_that_calls_another_is_there_for_the_key_that_calls_it_first(tmp_path: Path, form: str) -> None:
+    table = "orders_of_acme" if form == "view" else "orders"
+    with ExitStack() as running:
+        fresh = start(running, tmp_path, ALL, VIEWS)
+        shown = answer(
+            fresh, f"SELECT arrow_typeof(id) AS t, arrow_typeof([id]) AS l FROM {table} LIMIT 1", SCOPES[form]
+        )
+
+    assert shown == b'[{"t":"Int64","l":"List(Int64)"}]'
+
+
 def test_columns_have_the_names_that_the_engine_tells_apart(tmp_path: Path) -> None:
     """Names are compared in ASCII."""
     publisher = Publisher(tmp_path / "state")
