@@ -13,7 +13,7 @@ from runtimeclient.commands.base import PROG, Invocation, command_parser, load_c
 from runtimeclient.connection import KEY_FILE, KEY_FILE_HINT
 from runtimeclient.distribution import install_command
 from runtimeclient.errors import ClientError, NotAuthorisedError, UsageError
-from runtimeclient.output.console import Console, Streams
+from runtimeclient.output.terminal import Console, Streams
 
 INTERRUPTED_STATUS = 130
 
@@ -54,7 +54,7 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
     try:
         if name not in COMMANDS:
             if name in SERVER_COMMANDS:
-                raise UsageError(f"{prog} {name} needs the extra server: {install_command('server')}")
+                raise UsageError(f"{prog} {name} needs the server extra: {install_command('server')}")
             parser = program_parser(prog)
             parser.parse_args([name])
             parser.error("name a command")

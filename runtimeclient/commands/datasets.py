@@ -11,8 +11,8 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation, add_list_format
 from runtimeclient.errors import ClientError, RefreshFailedError, RequestRefusedError, UsageError
 from runtimeclient.http.resources import DatasetStatus, RefreshRun, RequestedRefresh
-from runtimeclient.output.console import Console
 from runtimeclient.output.formats import write_list
+from runtimeclient.output.terminal import Console
 from runtimeclient.output.text import dataset_age, duration, plural, size, visible
 
 _DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetStatus))
@@ -67,7 +67,7 @@ def _add_refresh_arguments(parser: argparse.ArgumentParser) -> None:
 def _refresh(invocation: Invocation) -> None:
     options, console = invocation.options, invocation.console
     if bool(options.datasets) == options.all:
-        raise UsageError("Name the datasets to refresh, or give --all.")
+        raise UsageError("Name the datasets to refresh, or use --all.")
     failures: list[ClientError] = []
 
     @contextmanager

@@ -14,7 +14,7 @@ from typing import TextIO
 from runtimeclient.client import RuntimeClient
 from runtimeclient.dashboard.screen import HELP, View, render
 from runtimeclient.dashboard.snapshot import Poller, take
-from runtimeclient.output.console import Console
+from runtimeclient.output.terminal import Console
 from runtimeclient.output.writer import TextStream
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, without a cursor

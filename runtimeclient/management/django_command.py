@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from runtimeclient.commands.base import Command, Invocation, Parser, command_parser, load_command
 from runtimeclient.errors import ClientError
 from runtimeclient.main import run
-from runtimeclient.output.console import Console, Streams
+from runtimeclient.output.terminal import Console, Streams
 from runtimeclient.output.text import one_line
 
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from runtimeclient.errors import UsageError
 from runtimeclient.http.results import ARROW, CSV, JSON, JSON_WITH_SCHEMA, JsonValue, Number, SqlResult
 from runtimeclient.output.charts import draw_text, make_chart
-from runtimeclient.output.console import CHART_FORMATS, Style
 from runtimeclient.output.tables import markdown, table
+from runtimeclient.output.terminal import CHART_FORMATS, Style
 from runtimeclient.output.writer import Output, TextStream
 
 Plain: TypeAlias = "bool | int | str | None"

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from runtimeclient.errors import OutputError
 from runtimeclient.http.results import JsonValue, Number, as_json
-from runtimeclient.output.console import Style
+from runtimeclient.output.terminal import Style
 from runtimeclient.output.text import visible, width
 
 NULL = "NULL"

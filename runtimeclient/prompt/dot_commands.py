@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from runtimeclient.errors import UsageError
-from runtimeclient.output.console import KINDS
 from runtimeclient.output.formats import FORMATS
+from runtimeclient.output.terminal import KINDS
 from runtimeclient.sql.statements import STOP_AT_BACKSLASH, Statement, StatementSplitter
 
 

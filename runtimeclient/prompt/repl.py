@@ -17,9 +17,9 @@ from prompt_toolkit.history import History, InMemoryHistory
 from runtimeclient.connection import KEY_VARIABLE, seconds
 from runtimeclient.errors import ClientError, OutputError, UsageError
 from runtimeclient.files import parse_path
-from runtimeclient.output.console import DOT_COMMANDS, KINDS, ChartRequest
 from runtimeclient.output.formats import FORMATS, format_of
 from runtimeclient.output.programs import NOT_STARTED, start_program, wait_for_program
+from runtimeclient.output.terminal import DOT_COMMANDS, KINDS, ChartRequest
 from runtimeclient.output.text import duration
 from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog, PromptCompleter, quoted
 from runtimeclient.prompt.dot_commands import Call, find_command, help_text, parse_input
@@ -264,7 +264,7 @@ def _edit(text: str, environ: Mapping[str, str]) -> str | None:
     try:
         descriptor, path = tempfile.mkstemp(suffix=".sql", prefix="statement-")
     except OSError as exc:
-        raise UsageError("No file can be made for the editor: set TMPDIR to a directory that can be written.") from exc
+        raise UsageError("A file for the editor cannot be created: set TMPDIR to a writable directory.") from exc
     file = Path(path)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

@@ -12,8 +12,8 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ErrorPosition, RequestRefusedError, UsageError
 from runtimeclient.http.results import JsonValue, SqlResult
 from runtimeclient.output.charts import file_drawer, make_chart
-from runtimeclient.output.console import Console, Style
 from runtimeclient.output.formats import FORMATS, read_rows, write_result
+from runtimeclient.output.terminal import Console, Style
 from runtimeclient.output.text import duration, plural, size, width
 from runtimeclient.output.writer import Output, OutputFile, output_file
 from runtimeclient.sql.statements import Statement

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from runtimeclient.main import run_on
-from runtimeclient.output.console import Streams
+from runtimeclient.output.terminal import Streams
 
 
 class Screen(io.StringIO):

@@ -1,5 +1,6 @@
 """The wheel: what it installs works without the clone, beside packages of others with the names of ours."""
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from runtimeclient.console.assets import BUILT, ensure_built
 from tests.system.harness import REPOSITORY, clean_environ, free_port, run_program, wait_for, write_orders
@@ -189,7 +192,7 @@ def test_the_client_works_without_the_server(installed: Installed, tmp_path: Pat
 
     assert (made.returncode, listed.returncode) == (0, 0), made.stderr + listed.stderr
     hint = f"python -m pip install 'querykeep[server]=={PROJECT['version']}'"
-    assert (refused.returncode, refused.stderr) == (2, f"Error: querykeep serve needs the extra server: {hint}\n")
+    assert (refused.returncode, refused.stderr) == (2, f"Error: querykeep serve needs the server extra: {hint}\n")
 
 
 @pytest.mark.exhaustive
@@ -257,3 +260,17 @@ def link_requirements(directory: Path) -> str:
             if not (directory / top).exists():
                 (directory / top).symlink_to(str(found.locate_file(top)))
     return str(directory)
+
+
+def test_the_sbom_lists_the_libraries_of_the_console(tmp_path: Path) -> None:
+    ensure_built(print)
+    file = tmp_path / "sbom.json"
+    file.write_text('{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [], "dependencies": []}')
+
+    assert run_program(str(REPOSITORY / "deploy/wheel/sbom.py"), str(file), cwd=tmp_path).returncode == 0
+
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(file.read_text()) is None
+    listed = {f"{each['name']} {each['version']} (" for each in json.loads(file.read_text())["components"]}
+    licences = (BUILT / "LICENSES.txt").read_text()
+    assert listed == set(re.findall(r"^\S+ [0-9]\S* \(", licences, re.MULTILINE))
+    assert {"vega", "apache-arrow", "@codemirror/view"} <= {each.partition(" ")[0] for each in listed}

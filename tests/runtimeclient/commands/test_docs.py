@@ -8,9 +8,9 @@ import pytest
 from runtimeclient import COMMANDS, errors
 from runtimeclient.commands.base import command_parser, load_command
 from runtimeclient.main import INTERRUPTED_STATUS
-from runtimeclient.output.console import TERMINAL_ROWS
 from runtimeclient.output.formats import FORMATS, LIST_FORMATS
 from runtimeclient.output.tables import SAMPLE_ROWS
+from runtimeclient.output.terminal import TERMINAL_ROWS
 from runtimeclient.profiles import FIELDS
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS
 from tests.runtimeclient.conftest import ROOT

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import IncompleteResultError
-from runtimeclient.output.console import Style
 from runtimeclient.output.formats import FORMATS, write_list, write_result
+from runtimeclient.output.terminal import Style
 from runtimeclient.output.writer import Output
 from tests.corpus import each
 from tests.runtimeclient.remote import VND, Remote, Reply, with_schema

@@ -8,8 +8,8 @@ import pytest
 
 from runtimeclient.errors import OutputError
 from runtimeclient.http.results import JsonValue, Number
-from runtimeclient.output.console import DOT_COMMANDS, Style
 from runtimeclient.output.tables import SAMPLE_ROWS, cell, markdown, table
+from runtimeclient.output.terminal import DOT_COMMANDS, Style
 
 PLAIN = Style()
 

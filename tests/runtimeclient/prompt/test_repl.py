@@ -12,9 +12,9 @@ from prompt_toolkit.history import InMemoryHistory
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
 from runtimeclient.http.results import JSON
-from runtimeclient.output.console import DOT_COMMANDS as HINTS
-from runtimeclient.output.console import Console, Streams, Style
 from runtimeclient.output.formats import FORMATS
+from runtimeclient.output.terminal import DOT_COMMANDS as HINTS
+from runtimeclient.output.terminal import Console, Streams, Style
 from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, parse_input
 from runtimeclient.prompt.repl import Repl, _file_history
@@ -367,4 +367,4 @@ def test_a_history_file_that_cannot_be_used_is_a_warning() -> None:
         history = _file_history(runner, {"XDG_STATE_HOME": "/dev/null"})
 
     assert isinstance(history, InMemoryHistory)
-    assert err.getvalue() == "Warning: The history /dev/null/querykeep/history is not kept: Not a directory.\n"
+    assert err.getvalue() == "Warning: The history /dev/null/querykeep/history is not saved: Not a directory.\n"

@@ -9,8 +9,8 @@ import pytest
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ErrorPosition
-from runtimeclient.output.console import Console, Streams, Style, excerpt
 from runtimeclient.output.programs import pager_command
+from runtimeclient.output.terminal import Console, Streams, Style, excerpt
 from runtimeclient.sql.runner import StatementRunner, find_position
 from runtimeclient.sql.statements import Statement
 from tests.corpus import each

@@ -1,6 +1,6 @@
-// Whole results as files. The statement runs again, so that a download has no limit; the local server makes Parquet.
+// Saves whole results as files. The statement runs again, so a download has no limit. The local server writes Parquet.
 
-import { sql } from "./api";
+import { type Query, sql } from "./api";
 import { h, size } from "./dom";
 
 export const FORMATS = {
@@ -12,10 +12,10 @@ export const FORMATS = {
 
 export type FormatName = keyof typeof FORMATS;
 
-/** Save a result. The file appears once it is complete: a response that is cut is an error. */
-export async function download(statement: string, format: FormatName, signal: AbortSignal, say: (text: string) => void): Promise<void> {
+/** Save a result. The file appears when it is complete. A truncated response is an error. */
+export async function download(query: Query, format: FormatName, signal: AbortSignal, say: (text: string) => void): Promise<void> {
   const [type, extension] = FORMATS[format];
-  const response = await sql(statement, type, signal);
+  const response = await sql(query, type, signal);
   let bytes = 0;
   const counted = new TransformStream<Uint8Array, Uint8Array>({
     transform(chunk, controller) {
@@ -24,7 +24,7 @@ export async function download(statement: string, format: FormatName, signal: Ab
       controller.enqueue(chunk);
     },
   });
-  // Browsers keep large blobs on disk.
+  // Browsers store large blobs on disk.
   const blob = await new Response(response.body!.pipeThrough(counted)).blob();
   save(new Blob([blob], { type }), `result.${extension}`);
   say(`Downloaded ${size(bytes)} as result.${extension}`);

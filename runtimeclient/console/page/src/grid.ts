@@ -1,4 +1,4 @@
-// A table of any length: only the cells in view exist. Rows come from `result`, the window from @tanstack/virtual-core.
+// A table of any length, in which only the visible cells exist. @tanstack/virtual-core finds the visible range.
 
 import { elementScroll, observeElementOffset, observeElementRect, Virtualizer } from "@tanstack/virtual-core";
 import { copy, count, h, plural, visible, visibleLines } from "./dom";
@@ -7,8 +7,9 @@ import { MAX_ROWS, type Result } from "./result";
 const ROW_PX = 26;
 const HEADER_PX = 46;
 const CHARACTER_PX = 8;
+const [MIN_WIDTH_PX, MAX_WIDTH_PX, WIDTH_STEP_PX] = [40, 4000, 40];
 const MEASURED_ROWS = 50;
-const SHOWN_CHARACTERS = 400; // a cell shows one line; Enter shows the whole value
+const SHOWN_CHARACTERS = 400; // per cell, in one line; Enter shows the whole value
 const MAX_COPIED_CELLS = 2_000_000;
 
 type Window = Virtualizer<HTMLElement, HTMLElement>;
@@ -25,15 +26,21 @@ interface Cell {
 
 interface Slot {
   element: HTMLElement;
-  number: Text;
+  number: HTMLElement; // beside the row, not in it
   cells: Cell[];
   row: number;
   version: number;
 }
 
-/** Set an attribute, unless it has this value: that would cost as much as a change. */
+/** Set an attribute unless it already has this value, because setting it again costs as much as a change. */
 function set(element: HTMLElement, name: string, value: string): void {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+}
+
+/** Return the column whose right edge this is; null if it is something else. */
+function gripped(target: EventTarget | null): number | null {
+  const cell = target instanceof HTMLElement && target.matches(".grip") ? target.parentElement : null;
+  return cell ? Number(cell.getAttribute("aria-colindex")) - 1 : null;
 }
 
 const cellId = ({ row, column }: Position): string => `cell:${row}:${column}`;
@@ -42,7 +49,8 @@ export class Grid {
   readonly element: HTMLElement;
   #result: Result | null = null;
   #widths: number[] = [];
-  #measured = 0; // rows that chose the widths
+  #measured = 0; // rows that determined the widths
+  #chosen = new Map<string, number>(); // widths that the user set for columns of this name
   #numberWidth = 40;
   #active: Position = { row: 0, column: 0 };
   #anchor: Position = { row: 0, column: 0 };
@@ -51,9 +59,11 @@ export class Grid {
   #frame = 0;
   #layout = "";
   #header: Slot | null = null;
-  #slots: Slot[] = []; // the row n is in slot n modulo their number
+  #slots: Slot[] = []; // row n is in slot n modulo the number of slots
   #version = 0;
   readonly #body = h("div", { class: "grid-body", role: "presentation" });
+  // All in one element, because each sticky one has a layer of its own, which costs as much as a row.
+  readonly #numbers = h("div", { class: "grid-numbers", role: "presentation", "aria-hidden": "true" });
   readonly #dialog: HTMLDialogElement;
   readonly #value = h("pre", { tabindex: 0 });
   readonly #title = h("h2", { id: "value-title" });
@@ -74,10 +84,15 @@ export class Grid {
     for (const each of [this.#rows, this.#columns]) each._didMount();
     this.element.addEventListener("keydown", (event) => this.#key(event));
     this.element.addEventListener("mousedown", (event) => this.#press(event));
-    this.element.addEventListener("dblclick", () => this.#active.row >= 0 && this.#show());
+    this.element.addEventListener("pointerdown", (event) => this.#drag(event));
+    this.element.addEventListener("dblclick", ({ target }) => {
+      const resized = gripped(target);
+      if (resized !== null) this.#resize(resized, null);
+      else if (this.#active.row >= 0) this.#show();
+    });
   }
 
-  /** Show a result, from its first row. */
+  /** Show a result, starting at its first row. */
   show(result: Result): void {
     this.#result = result;
     this.#active = this.#anchor = { row: 0, column: 0 };
@@ -88,7 +103,7 @@ export class Grid {
     this.update();
   }
 
-  /** Show what has arrived since. */
+  /** Show the rows that have arrived since the last call. */
   update(): void {
     const result = this.#result;
     if (!result) return;
@@ -122,17 +137,42 @@ export class Grid {
     };
   }
 
-  /** Choose widths by the names and the first rows. */
+  /** Choose column widths from the names and the first rows. */
   #measure(result: Result): void {
     this.#measured = Math.min(result.rows, MEASURED_ROWS);
-    this.#widths = result.columns.map(({ name, type }, column) => {
-      let most = Math.max(Math.min(name.length, 40) + 3, type.length);
-      for (let row = 0; row < this.#measured; row++) most = Math.max(most, Math.min(result.text(row, column)?.length ?? 4, 40));
-      return Math.ceil(most * CHARACTER_PX) + 20;
-    });
+    this.#widths = result.columns.map((_, column) => this.#widthOf(result, column));
   }
 
-  /** Draw in the next frame; what is shown may have changed. */
+  #widthOf(result: Result, column: number): number {
+    const { name, type } = result.columns[column]!;
+    let most = Math.max(Math.min(name.length, 40) + 3, type.length);
+    for (let row = 0; row < this.#measured; row++) most = Math.max(most, Math.min(result.text(row, column)?.length ?? 4, 40));
+    return this.#chosen.get(name) ?? Math.ceil(most * CHARACTER_PX) + 20;
+  }
+
+  /** Change the width of a column; null chooses it by the rows again. */
+  #resize(column: number, width: number | null): void {
+    const result = this.#result!;
+    const { name } = result.columns[column]!;
+    if (width === null) this.#chosen.delete(name);
+    else this.#chosen.set(name, Math.max(MIN_WIDTH_PX, Math.min(MAX_WIDTH_PX, width)));
+    this.#widths[column] = this.#widthOf(result, column);
+    this.#columns.measure();
+    this.#redraw();
+  }
+
+  /** Let the pointer change the width of a column, until it is released. */
+  #drag({ target, clientX: from }: PointerEvent): void {
+    const column = gripped(target);
+    if (column === null) return;
+    const width = this.#widths[column]!;
+    const released = new AbortController();
+    const { signal } = released;
+    addEventListener("pointermove", ({ clientX }) => this.#resize(column, width + clientX - from), { signal });
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => released.abort(), { signal });
+  }
+
+  /** Draw in the next frame, because the visible rows may have changed. */
   #redraw(): void {
     this.#version++;
     this.#draw();
@@ -144,8 +184,8 @@ export class Grid {
   }
 
   /**
-   * Cells and their texts are made once and then filled again, and attributes are set only if they change. New nodes
-   * take most of the time of a scroll, and their garbage collection stops it.
+   * Create cells and their text nodes once and reuse them, and set attributes only if they change. New nodes would take
+   * most of the time of a scroll, and their garbage collection would interrupt it.
    */
   #render(): void {
     const result = this.#result;
@@ -158,7 +198,9 @@ export class Grid {
       this.#layout = layout;
       this.#slots = rows.map(() => this.#makeSlot("grid-row", "gridcell", columns));
       this.#header = this.#makeSlot("grid-header", "columnheader", columns);
-      this.#body.replaceChildren(this.#header.element, ...this.#slots.map(({ element }) => element));
+      this.#header.element.prepend(this.#header.number);
+      this.#numbers.replaceChildren(...this.#slots.map(({ number }) => number));
+      this.#body.replaceChildren(this.#header.element, this.#numbers, ...this.#slots.map(({ element }) => element));
       this.#body.style.width = `${this.#columns.getTotalSize()}px`;
       this.element.setAttribute("aria-colcount", String(result.columns.length));
     }
@@ -171,16 +213,15 @@ export class Grid {
       used.add(slot);
       if (slot.row !== index || slot.version !== this.#version) this.#fill(slot, result, index, start);
     }
-    for (const slot of this.#slots) slot.element.hidden = !used.has(slot);
+    for (const slot of this.#slots) slot.element.hidden = slot.number.hidden = !used.has(slot);
     const id = cellId(this.#active);
     if (document.getElementById(id)) this.element.setAttribute("aria-activedescendant", id);
     else this.element.removeAttribute("aria-activedescendant");
   }
 
   #makeSlot(name: string, role: string, columns: { index: number; start: number; size: number }[]): Slot {
-    const number = new Text();
-    const numberCell = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" }, number);
-    numberCell.style.width = `${this.#numberWidth}px`;
+    const number = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" });
+    number.style.width = `${this.#numberWidth}px`;
     const cells = columns.map(({ index, start, size }) => {
       const text = new Text();
       const cell = h("div", { role, "aria-colindex": index + 1 }, text);
@@ -188,7 +229,7 @@ export class Grid {
       cell.style.width = `${size}px`;
       return { element: cell, text, column: index };
     });
-    const element = h("div", { class: name, role: "row" }, numberCell, ...cells.map((cell) => cell.element));
+    const element = h("div", { class: name, role: "row" }, ...cells.map((cell) => cell.element));
     return { element, number, cells, row: -2, version: -1 };
   }
 
@@ -199,7 +240,7 @@ export class Grid {
       const { name, type } = result.columns[column]!;
       const sorting = result.sorting?.column === column ? result.sorting : null;
       const sign = sorting ? (sorting.isDescending ? " ▼" : " ▲") : "";
-      cell.replaceChildren(h("span", { class: "name" }, visible(name) + sign), h("span", { class: "type" }, type));
+      cell.replaceChildren(h("span", { class: "name" }, visible(name) + sign), h("span", { class: "type" }, type), h("span", { class: "grip", "aria-hidden": "true" }));
       set(cell, "aria-sort", sorting ? (sorting.isDescending ? "descending" : "ascending") : "none");
       this.#mark(cell, { row: -1, column }, "cell");
     }
@@ -210,7 +251,8 @@ export class Grid {
     slot.version = this.#version;
     slot.element.style.transform = `translateY(${start}px)`;
     set(slot.element, "aria-rowindex", String(row + 2));
-    slot.number.data = count(row + 1);
+    slot.number.style.transform = `translateY(${start - HEADER_PX}px)`;
+    slot.number.textContent = count(row + 1);
     for (const { element: cell, text: shown, column } of slot.cells) {
       const text = result.text(row, column);
       shown.data = text === null ? "null" : visible(text.slice(0, SHOWN_CHARACTERS)) + (text.length > SHOWN_CHARACTERS ? "…" : "");
@@ -235,6 +277,7 @@ export class Grid {
   #press(event: MouseEvent): void {
     const found = /^cell:(-?\d+):(\d+)$/.exec((event.target as HTMLElement).closest<HTMLElement>(".cell")?.id ?? "");
     if (!found || event.button !== 0) return;
+    if (gripped(event.target) !== null) return event.preventDefault(); // selects no text
     const position = { row: Number(found[1]), column: Number(found[2]) };
     if (position.row < 0) {
       this.#active = this.#anchor = position;
@@ -263,6 +306,8 @@ export class Grid {
     if (move) this.#go(move, event.shiftKey);
     else if (event.key === "Enter" && row < 0) this.#sort(column);
     else if (event.key === "Enter") this.#show();
+    else if ((event.key === "+" || event.key === "-") && !isControl)
+      this.#resize(column, this.#widths[column]! + (event.key === "+" ? WIDTH_STEP_PX : -WIDTH_STEP_PX));
     else if (event.key === "c" && isControl) void this.copy();
     else if (event.key === "a" && isControl) {
       this.#anchor = { row: 0, column: 0 };
@@ -285,7 +330,7 @@ export class Grid {
     this.#redraw();
   }
 
-  /** Sort up, then down, then not at all. */
+  /** Switch from ascending to descending order, then back to the order of the statement. */
   #sort(column: number): void {
     const result = this.#result!;
     const { sorting } = result;
@@ -293,7 +338,7 @@ export class Grid {
     else result.sort(sorting.isDescending ? null : { column, isDescending: true });
     const what = result.isComplete ? "" : `, only the ${plural(result.rows, "row")} received`;
     const { name } = result.columns[column]!;
-    this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Order of the statement restored");
+    this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Original order restored");
     this.#redraw();
   }
 
@@ -307,7 +352,7 @@ export class Grid {
     this.#dialog.showModal();
   }
 
-  /** Copy the selected cells as lines with tabs; tabs and line breaks in values become spaces. */
+  /** Copy the selected cells as tab-separated lines. Tabs and line breaks in values become spaces. */
   async copy(): Promise<void> {
     const result = this.#result;
     if (!result?.rows) return;
@@ -315,7 +360,7 @@ export class Grid {
     const rows = range(Math.max(this.#anchor.row, 0), Math.max(this.#active.row, 0));
     const columns = range(this.#anchor.column, this.#active.column);
     if (rows.length * columns.length > MAX_COPIED_CELLS) {
-      this.say("Too many cells to copy: download the result instead.");
+      this.say("Too many cells to copy. Download the result instead.");
       return;
     }
     const line = (row: number) => columns.map((column) => (result.text(row, column) ?? "").replace(/[\t\r\n]+/g, " ")).join("\t");
@@ -325,5 +370,5 @@ export class Grid {
 }
 
 export function cutNotice(result: Result): string {
-  return `Only the first ${plural(result.rows, "row")} are shown (the grid has room for ${count(MAX_ROWS)} rows or 256 MiB). Download the result to get all of them.`;
+  return `Only the first ${plural(result.rows, "row")} are shown (the grid is limited to ${count(MAX_ROWS)} rows or 256 MiB). Download the result to get all rows.`;
 }

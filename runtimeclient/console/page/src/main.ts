@@ -1,17 +1,18 @@
-// The page: opens the session, and connects the editor with what shows results.
+// The page: opens the session, and connects the editor with the result tabs.
 
-import { type About, json, open, Problem, send, sql } from "./api";
+import { type About, json, open, Problem, type Query, send, sql } from "./api";
 import { Catalog } from "./catalog";
 import { ChartView } from "./chart_view";
 import { byId, copy, duration, h, plural, size, visible, visibleLines } from "./dom";
 import { download, FORMATS, type FormatName } from "./downloads";
-import { Editor, type Statement } from "./editor";
+import { Editor } from "./editor";
 import { locate } from "./errors";
 import { cutNotice, Grid } from "./grid";
 import { type Key, showKey } from "./key";
+import { Parameters } from "./parameters";
 import { Result } from "./result";
 import { showSamples } from "./samples";
-import { sent, Statements } from "./statements";
+import { Statements } from "./statements";
 import { Tabs } from "./tabs";
 
 const READY_EVERY_MS = 5_000;
@@ -21,13 +22,16 @@ const ARROW = "application/vnd.apache.arrow.stream";
 
 class Page {
   #running: AbortController | null = null;
-  #statement: Statement | null = null; // the last one that ran
+  #query: (Query & { from: number }) | null = null; // the last query that ran, and its offset in the editor
   #result: Result | null = null;
   #key: Key | null = null;
   #wasReady = true;
   readonly #editor: Editor;
   readonly #catalog: Catalog;
   readonly #tabs: Tabs;
+  readonly #parameters = new Parameters(() => void this.run());
+  readonly #downloads = new Set<AbortController>();
+  readonly #stop = h("button", { type: "button", hidden: true, onclick: () => this.#downloads.forEach((each) => each.abort()) }, "Cancel download");
   readonly #chart = new ChartView();
   readonly #grid = new Grid((text) => this.#say(text));
   readonly #summary = h("p", { id: "summary", role: "status" });
@@ -35,7 +39,8 @@ class Page {
 
   constructor(private readonly about: About) {
     const nonce = document.querySelector<HTMLMetaElement>('meta[name="style-nonce"]')!.content;
-    this.#editor = new Editor(byId("text"), nonce, () => void this.run(), () => this.cancel());
+    this.#editor = new Editor(byId("text"), nonce, () => void this.run(), () => this.cancel(), (text) => this.#parameters.update(text));
+    byId("text").after(this.#parameters.element);
     this.#catalog = new Catalog(byId("datasets"), {
       open: (statement) => (this.open(statement), void this.run()),
       insert: (text) => this.#editor.insert(text),
@@ -47,7 +52,7 @@ class Page {
     this.#tabs = new Tabs(byId("tabs"), [
       { name: "Rows", element: this.#rowsPanel(), shown: () => this.#grid.update() },
       { name: "Chart", element: this.#chart.element, shown: () => void this.#chart.draw() },
-      { name: "Code", element: samples, shown: () => void showSamples(samples, this.#editor.statement().text, about) },
+      { name: "Code", element: samples, shown: () => void showSamples(samples, this.#ask(), about) },
       { name: "Running", element: statements.running, shown: () => void statements.showRunning() },
       { name: "History", element: statements.history, shown: () => void statements.showHistory() },
       { name: "Statistics", element: statements.statistics, shown: () => void statements.showStatistics() },
@@ -74,7 +79,7 @@ class Page {
     await this.#catalog.load();
   }
 
-  /** Put a statement into the editor. It is not run: a link can come from anybody. */
+  /** Put a statement into the editor without running it, because anybody can create a link. */
   open(statement: string): void {
     this.#editor.text = statement;
     this.#editor.mark(null);
@@ -86,14 +91,20 @@ class Page {
     return this.#running !== null;
   }
 
+  /** Return what runs now: the statement at the cursor, and the values of its parameters. */
+  #ask(): Query & { from: number } {
+    const statement = this.#editor.statement();
+    return { ...statement, parameters: this.#parameters.json(statement.text) };
+  }
+
   async run(): Promise<void> {
     this.cancel();
-    const statement = this.#editor.statement();
+    const statement = this.#ask();
     const running = new AbortController();
     const result = new Result();
     const started = performance.now();
     this.#running = running;
-    this.#statement = statement;
+    this.#query = statement;
     this.#result = result;
     this.#editor.mark(null);
     byId("error").replaceChildren();
@@ -110,13 +121,11 @@ class Page {
       byId("progress").textContent = `Running, ${elapsed()}${result.rows ? `, ${plural(result.rows, "row")}` : ""}`;
     }, DRAW_EVERY_MS);
     try {
-      const response = await sql(statement.text, ARROW, running.signal);
-      const id = response.headers.get("X-Query-Id");
-      if (id) sent.set(id, statement.text);
+      const response = await sql(statement, ARROW, running.signal);
       this.#tabs.select(this.#tabs.current === "Chart" ? "Chart" : "Rows");
       this.#summary.textContent = "";
       this.#grid.show(result);
-      // The columns and the first rows at once, and the others every moment.
+      // Draw the columns and the first rows immediately, and further rows at intervals.
       await result.read(response, () => drawnRows || draw());
       const columns = plural(result.columns.length, "column");
       this.#summary.textContent = `${plural(result.rows, "row")}, ${columns}, ${size(result.bytes)} in ${elapsed()}. ${result.isCut ? cutNotice(result) : ""}`;
@@ -136,7 +145,7 @@ class Page {
     if (this.#tabs.current === "Chart") await this.#chart.draw();
   }
 
-  #fail(error: unknown, statement: Statement, result: Result, isCancelled: boolean): void {
+  #fail(error: unknown, statement: Query & { from: number }, result: Result, isCancelled: boolean): void {
     const here = result.columns.length ? ` The grid has the first ${plural(result.rows, "row")}: this result is not complete.` : "";
     if (isCancelled) {
       this.#summary.textContent = `Cancelled.${here}`;
@@ -145,7 +154,7 @@ class Page {
     }
     if (!(error instanceof Problem)) {
       console.error(error);
-      const text = `The response was cut: the statement failed, ran into its time limit, or the connection broke.${here}`;
+      const text = `The response was cut off: the statement failed or reached its time limit, or the connection broke.${here}`;
       this.#summary.textContent = here ? text : "";
       byId("error").replaceChildren(h("p", { class: "bad" }, text));
       return;
@@ -174,6 +183,7 @@ class Page {
         { class: "bar" },
         h("span", { id: "download" }, "Download"),
         h("div", { class: "group", role: "group", "aria-labelledby": "download" }, ...buttons),
+        this.#stop,
         h("button", { type: "button", onclick: () => void this.#grid.copy() }, "Copy cells"),
         this.#said,
       ),
@@ -182,13 +192,17 @@ class Page {
   }
 
   async #download(format: FormatName): Promise<void> {
-    const statement = this.#statement ?? this.#editor.statement();
+    const running = new AbortController();
+    this.#downloads.add(running);
+    this.#stop.hidden = false;
     try {
-      await download(statement.text, format, new AbortController().signal, (text) => this.#say(text));
+      await download(this.#query ?? this.#ask(), format, running.signal, (text) => this.#say(text));
     } catch (error) {
-      const why = error instanceof Problem ? `${visible(error.detail)} [${error.code}]` : "the response was cut";
+      const why = error instanceof Problem ? `${visible(error.detail)} [${error.code}]` : running.signal.aborted ? "cancelled" : "the response was cut off";
       this.#say(`Nothing was saved: ${why}`);
     }
+    this.#downloads.delete(running);
+    this.#stop.hidden = !this.#downloads.size;
   }
 
   #say(text: string): void {
@@ -199,7 +213,7 @@ class Page {
     const fragment = `#sql=${encodeURIComponent(this.#editor.text)}`;
     history.replaceState(null, "", fragment);
     const isCopied = await copy(location.href);
-    byId("progress").textContent = isCopied ? "Link copied: it opens in any console, and does not run by itself." : "The address bar has the link.";
+    byId("progress").textContent = isCopied ? "Link copied. It opens the statement in any console without running it." : "The link is in the address bar.";
   }
 
   #readFragment(): void {
@@ -207,7 +221,7 @@ class Page {
     if (statement !== null) this.open(statement);
   }
 
-  /** Show whether the runtime is ready, and read the key and the datasets again when it is back. */
+  /** Show the state of the runtime. When it is ready again, reload the key and the datasets. */
   async #watch(): Promise<void> {
     for (;;) {
       if (!document.hidden) {
@@ -248,7 +262,7 @@ async function main(): Promise<void> {
   const fragment = new URLSearchParams(location.hash.slice(1));
   const token = fragment.get("token");
   const statement = fragment.get("sql");
-  // The token is used up, and must not stay in the history of the browser.
+  // The token has been used and must not stay in the browser's history.
   if (token !== null) history.replaceState(null, "", statement === null ? location.pathname : `#sql=${encodeURIComponent(statement)}`);
   try {
     await new Page(await open(token)).start();

@@ -1,6 +1,6 @@
 // Running and past statements of this key, and their statistics.
 
-import { json, Problem } from "./api";
+import { json, Problem, sent } from "./api";
 import { count, duration, h, size, visible } from "./dom";
 import { type Cell, table } from "./table";
 
@@ -15,7 +15,7 @@ interface Active {
 interface Finished {
   id: string;
   started: string;
-  verdict: string;
+  outcome: string;
   total_ms: number;
   rows: number;
   bytes: number;
@@ -26,9 +26,6 @@ interface Finished {
 interface Statistics {
   statements: { statement: string | null; sql: string | null; calls: number; errors: number; rows: number; mean_total_ms: number; p95_total_ms: number; last: string }[];
 }
-
-/** The runtime keeps the text of statements only if it is told to: this page knows those that it sent. */
-export const sent = new Map<string, string>();
 
 function show(panel: HTMLElement, draw: () => Promise<HTMLElement>): Promise<void> {
   return draw().then(
@@ -48,7 +45,7 @@ export class Statements {
 
   constructor(private readonly open: (statement: string) => void) {}
 
-  /** Show what runs for as long as the panel is visible. */
+  /** Show the running statements while the panel is visible. */
   async showRunning(): Promise<void> {
     if (this.#isFollowing) return;
     this.#isFollowing = true;
@@ -72,7 +69,7 @@ export class Statements {
   }
 
   async #cancel(id: string): Promise<void> {
-    await json(`/v1/sql/${encodeURIComponent(id)}/cancel`, { method: "POST", body: "" }).catch(() => null); // it has just ended
+    await json(`/v1/sql/${encodeURIComponent(id)}/cancel`, { method: "POST", body: "" }).catch(() => null); // the statement has just finished
   }
 
   showHistory(): Promise<void> {
@@ -81,7 +78,7 @@ export class Statements {
       for (const { id, statement } of finished) if (statement && sent.has(id)) this.#digests.set(statement, sent.get(id)!);
       const rows = finished.map((each): Cell[] => [
         time(each.started),
-        each.verdict,
+        each.outcome,
         duration(each.total_ms),
         count(each.rows),
         size(each.bytes),
@@ -89,8 +86,8 @@ export class Statements {
         this.#text(each.sql ?? sent.get(each.id) ?? null, each.statement),
       ]);
       return rows.length
-        ? table("Last statements of this key, newest first (UTC)", ["Started", "Outcome", "Time", "Rows", "Size", "Cache", "Statement"], rows)
-        : h("p", {}, "No statement of this key has ended yet.");
+        ? table("Recent statements of this key, newest first (UTC)", ["Started", "Outcome", "Time", "Rows", "Size", "Cache", "Statement"], rows)
+        : h("p", {}, "No statement of this key has finished yet.");
     });
   }
 
@@ -112,10 +109,10 @@ export class Statements {
     });
   }
 
-  /** The text as a button that puts it into the editor; else the digest that the runtime keeps. */
+  /** Return a button that puts the text into the editor, or else the digest that the runtime stores. */
   #text(text: string | null, digest: string | null): Cell {
     const known = text ?? (digest ? this.#digests.get(digest) : undefined);
-    if (known === undefined) return h("code", { title: "The runtime keeps no text of this statement: runtime.history: {sql: true} does." }, digest ?? "");
+    if (known === undefined) return h("code", { title: "The runtime does not store the text of statements. To store it, set runtime.history: {sql: true}." }, digest ?? "");
     return h("button", { type: "button", class: "plain", onclick: () => this.open(known) }, visible(known.slice(0, 300)));
   }
 }

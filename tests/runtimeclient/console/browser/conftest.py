@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from tests.system.harness import K1, Server
 
 #: What a hostile source could put wherever text is shown.
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+
+#: A name that an attacker points to this machine.
+ARGUMENTS = ["--no-sandbox", "--host-resolver-rules=MAP rebound.example 127.0.0.1"]
 
 DATASETS = [
     {
@@ -46,7 +50,7 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("Chromium is missing: .ci/run installs it")  # a skipped test fails where CI is set
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield chromium
         chromium.close()
 
@@ -132,6 +136,13 @@ class Page:
         assert K1 not in str(self.tab.content()) + str(self.requests)
         self.context.close()
         assert self.complaints == []
+
+
+def saved(page: Page, button: str) -> bytes:
+    """Press a button that saves a file, and return its content."""
+    with page.tab.expect_download() as download:
+        page.tab.get_by_role("button", name=button, exact=True).click()
+    return Path(download.value.path()).read_bytes()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What a person does with the page: datasets, statements, rows, charts, code, keys and errors."""
 
-import csv
 import io
 import json
 import os
@@ -10,35 +9,28 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.console.assets import Asset
+from runtimeclient.console.assets import SOURCES, Asset
 from runtimeclient.console.server import ConsoleServer
 from runtimeclient.http.results import JSON_WITH_SCHEMA
 from runtimeclient.output.charts import make_chart, vega_lite
-from runtimeclient.output.console import ChartRequest
 from runtimeclient.output.formats import read_rows
-from tests.runtimeclient.console.browser.conftest import HOSTILE, Page, serving
+from runtimeclient.output.terminal import ChartRequest
+from tests.runtimeclient.console.browser.conftest import HOSTILE, Page, saved, serving
 from tests.runtimeclient.remote import Remote, Reply, as_reply, problem, serve
 from tests.system.harness import K1, Server, wait_for
 from tests.web_server import File, saying
 from tests.web_server import serving as serving_files
 
 Opened = Callable[..., Page]
-
-
-def saved(page: Page, button: str) -> bytes:
-    """Press a button that saves a file, and return its content."""
-    with page.tab.expect_download() as download:
-        page.tab.get_by_role("button", name=button, exact=True).click()
-    return Path(download.value.path()).read_bytes()
 
 
 def test_datasets_and_views_are_listed_with_their_columns(page: Page) -> None:
@@ -65,57 +57,6 @@ def test_a_refresh_is_followed_to_its_end(page: Page, runtime: Server) -> None:
 
     page.tab.get_by_text("Refresh succeeded").wait_for()
     assert len(runtime.refreshes()) == before + 1
-
-
-def test_rows_are_shown_sorted_and_copied(page: Page) -> None:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    summary = page.run("SELECT id, name FROM orders ORDER BY id")
-    assert summary.startswith("1,000 rows, 2 columns")
-    assert [page.cell(0, 0), page.cell(1, 1)] == ["0", "name 1"]
-
-    header = page.tab.get_by_role("columnheader", name="id")
-    header.click()
-    header.click()
-    page.tab.locator("[id='cell:0:0']:text('999')").wait_for()
-    assert header.get_attribute("aria-sort") == "descending"
-
-    page.tab.locator("[id='cell:0:0']").click()
-    page.tab.locator("[id='cell:1:1']").click(modifiers=["Shift"])
-    page.tab.keyboard.press("Control+c")
-    page.tab.get_by_text("Copied 4 cells").wait_for()
-    assert page.tab.evaluate("navigator.clipboard.readText()") == "999\tname 999\n998\tname 998"
-
-
-def test_a_long_result_scrolls_to_its_end(page: Page) -> None:
-    page.run("SELECT i, i * 2 AS j FROM range(100000) t(i)")
-
-    page.tab.locator(".grid").focus()
-    page.tab.keyboard.press("Control+End")
-
-    page.tab.locator("[id='cell:99999:1']:text('199998')").wait_for()
-    assert page.tab.locator(".grid .cell").count() < 200, "only what is in view exists"
-
-
-def test_a_result_that_is_too_long_is_cut_with_a_notice(page: Page) -> None:
-    assert "are shown" not in page.run("SELECT i FROM range(250000) t(i)"), "these are all"
-    summary = page.run("SELECT i FROM range(1000000) t(i)")
-
-    assert "are shown" in summary
-    assert saved(page, "Download CSV").count(b"\n") == 1_000_001
-
-
-def test_downloads_are_whole_and_exact(page: Page) -> None:
-    page.run("SELECT 9007199254740993 AS n, NULL AS e, 'a,\"b' AS t")
-
-    assert saved(page, "Download JSON") == b'[{"n":9007199254740993,"e":null,"t":"a,\\"b"}]'
-    assert list(csv.reader(io.StringIO(saved(page, "Download CSV").decode()))) == [
-        ["n", "e", "t"],
-        ["9007199254740993", "", 'a,"b'],
-    ]
-    with pa.ipc.open_stream(saved(page, "Download Arrow")) as reader:
-        table = reader.read_all()
-    assert table.to_pylist() == [{"n": 9007199254740993, "e": None, "t": 'a,"b'}]
-    assert pq.read_table(io.BytesIO(saved(page, "Download Parquet"))).to_pylist() == table.to_pylist()
 
 
 def test_a_running_statement_is_listed_and_cancelled(page: Page, runtime: Server) -> None:
@@ -148,7 +89,66 @@ def test_past_statements_go_back_into_the_editor(page: Page) -> None:
     history.get_by_role("button", name="SELECT 'the past' AS t").first.click()
 
     assert page.tab.locator(".cm-content").inner_text() == "SELECT 'the past' AS t"
+    assert history.get_by_role("row", name="the past").first.get_by_role("cell").first.inner_text() == "ok"
     page.select("Statistics").get_by_role("row").nth(1).wait_for()
+
+
+def test_parameters_are_asked_for(page: Page) -> None:
+    page.write("SELECT $id + 1 AS n, :Word AS t, '$no' AS s -- $comment")
+    fields = page.tab.get_by_role("group", name="Parameters").get_by_role("textbox")
+    assert fields.count() == 2
+    fields.nth(0).fill("9007199254740993")
+    fields.nth(1).fill("it's 007")
+    fields.nth(1).press("Enter")
+    page.tab.locator("#summary", has_text="1 row").wait_for()
+    assert [page.cell(0, column) for column in range(3)] == ["9007199254740994", "it's 007", "$no"]
+    assert saved(page, "Download JSON") == b'[{"n":9007199254740994,"t":"it\'s 007","s":"$no"}]'
+    panel = page.select("Code")
+    for name, command in (("curl", ["sh", "-c"]), ("Python", [sys.executable, "-c"])):
+        code = panel.get_by_label(f"{name} code").text_content()
+        done = subprocess.run(
+            [*command, code], env={**os.environ, "RUNTIME_API_KEY": K1}, capture_output=True, check=True
+        )
+        assert b"9007199254740994" in done.stdout
+
+    page.write("SELECT $2 AS b, $1 AS a")
+    fields.nth(0).fill("[1, null]")
+    page.tab.get_by_role("button", name="Run").click()
+    page.tab.locator("[id='cell:0:0']:text('[1,null]')").wait_for()
+    assert page.cell(0, 1) == ""
+    fields.nth(1).fill('"5"')
+    page.tab.get_by_role("button", name="Run").click()
+    page.tab.locator("[id='cell:0:1']:text('5')").wait_for()
+    assert "json.loads" in str(page.select("Code").get_by_label("ADBC code").text_content())
+
+    page.write("SELECT 1")
+    page.tab.get_by_role("group", name="Parameters").wait_for(state="hidden")
+
+
+def test_the_page_reads_what_the_runtime_sends(runtime: Server) -> None:
+    sources = "".join((SOURCES / "src" / f"{name}.ts").read_text() for name in ("catalog", "statements", "key"))
+    sent = {}
+    with RuntimeClient(runtime.url, K1) as client, ThreadPoolExecutor(1) as pool:
+        client.request_refresh("orders")
+        runtime.rows("SELECT 1")
+        running = pool.submit(runtime.sql, "SELECT count(*) FROM range(1000000000) a, range(1000) b")
+        (active,) = wait_for(runtime.active, "the statement to run")
+        for interface, path in {
+            "Dataset": "datasets",
+            "Refresh": "datasets/orders/acceleration/refresh",
+            "Active": "sql/active",
+            "Finished": "sql/history",
+            "Statistics": "sql/statistics",
+            "Key": "key",
+        }.items():
+            sent[interface] = json.dumps(runtime.listed(f"/v1/{path}"))
+        client.cancel_query(active["id"])
+        running.result()
+
+    for interface, text in sent.items():
+        found = re.search(rf"interface {interface} \{{(.*?)^\}}", sources, re.DOTALL | re.MULTILINE)
+        assert found
+        assert [name for name in re.findall(r"(?<!\[)\b(\w+):", found[1]) if f'"{name}"' not in text] == [], interface
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_refusals_say_what_to_do(fake: tuple[Remote, Page]) -> None:
             problem(401, "invalid_key", "The API key is unknown."),
             ["The API key is unknown.", "invalid_key", "valid key"],
         ),
-        (problem(403, "not_permitted", "No permission."), ["No permission.", "not_permitted", "The tab Key"]),
+        (problem(403, "not_permitted", "No permission."), ["No permission.", "not_permitted", "The Key tab"]),
         (problem(429, "rate_limited", "Too many."), ["Too many.", "rate_limited", "Try again in 7 s."]),
         (problem(504, "query_timeout", "Too long."), ["Too long.", "query_timeout", "r-1", "time limit"]),
         (Reply(502, b"<h1>proxy</h1>", "text/html"), ["<h1>proxy</h1>", "http_502"]),
@@ -430,7 +430,7 @@ def test_a_runtime_that_goes_and_comes_back(opened: Opened, assets: dict[str, As
             wait_for(
                 lambda: any(r.path == "/v1/datasets" for r in remote.requests[asked:]), "the datasets to be read again"
             )
-        page.tab.locator("#state", has_text="The console has ended").wait_for()
+        page.tab.locator("#state", has_text="The console has stopped").wait_for()
         assert "querykeep console" in str(state.text_content())
 
 
