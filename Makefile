@@ -72,7 +72,8 @@ $(VENV)/helm.stamp: tests/deploy/helm/package-lock.json $(VENV)/test.stamp
 	@touch $@
 
 # Which tests belong to which level: tests/levels.py.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Three workers on two cores: many tests wait for a process or a time limit.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
 
 test: $(VENV)/test.stamp  ## Test the core, in process and against running servers, in 6 to 7 minutes on two cores.
 	$(PYTEST) --level core $(TEST_ARGS)
@@ -102,9 +103,10 @@ cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a clus
 	SPARK_HOME="$$($(VENV)/spark/bin/python -c 'import importlib.util; print(*importlib.util.find_spec("pyspark").submodule_search_locations)')" \
 	  $(BIN)/python -m pytest tests/system/test_spark.py tests/cluster -m cluster $(TEST_ARGS)
 
-# A test that takes examples runs again here, with as many as it may take. Nothing runs beside what measures and kills.
+# A test that takes examples runs again here, with as many as it may take. Large loads
+# would starve with three workers. Nothing runs beside what measures and kills.
 test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what the other two leave out: life cycles, whole matrices, large data, kills.
-	$(PYTEST) --level rest --hypothesis-profile=full $(TEST_ARGS)
+	$(PYTEST) -n 2 --level rest --hypothesis-profile=full $(TEST_ARGS)
 	$(BIN)/python -m pytest --level alone $(TEST_ARGS)
 
 # What a registry has to send comes first: a fault of the network is no fault of a test.

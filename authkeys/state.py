@@ -12,7 +12,7 @@ from system.process_value import ProcessValue
 _lock = threading.Lock()
 
 #: While the access object is not built, `get` raises AccessNotBuiltError. The caller must then refuse the request and
-#: never treat authentication as off. If the object is built on demand, `get` also raises the errors of `ensure_built`.
+#: never treat authentication as off. If the object is built on demand, `get` also raises `ensure_built`'s errors.
 _access: ProcessValue[Access] = ProcessValue(AccessNotBuiltError)
 get_access, set_access = _access.get, _access.set
 

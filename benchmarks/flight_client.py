@@ -1,5 +1,5 @@
 """
-The ADBC client, in its own process: the driver does not free its memory, and a fault in it ends the process.
+The ADBC client, in its own process: the driver does not free its memory, and an error in it can crash the process.
 
     python -m benchmarks.flight_client < TASK
 

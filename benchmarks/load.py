@@ -26,9 +26,9 @@ class AnswerError(Exception):
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """
-    An HTTP endpoint that takes a statement as the body of a POST, or appended to the URL of a GET.
+    An HTTP endpoint that accepts a statement as the body of a POST, or appended to the URL of a GET.
 
-    With `is_mcp` it takes the statement in a call of the tool `query`.
+    With `is_mcp`, it accepts the statement in a call of the tool `query`.
     """
 
     url: str
@@ -37,7 +37,7 @@ class Endpoint:
     is_mcp: bool = False
 
     def text_of(self, sql: str) -> str:
-        """Return what the endpoint takes for a statement."""
+        """Return the request body for a statement."""
         if not self.is_mcp:
             return sql
         params = {"name": "query", "arguments": {"sql": sql}}
@@ -84,7 +84,7 @@ class Read:
 
 def send(endpoint: Endpoint, statement: Statement, connections: int, seconds: float) -> Load:
     """
-    Send a statement over *connections* persistent connections, each as soon as the last answer has arrived.
+    Send a statement over *connections* persistent connections, each as soon as the previous response has arrived.
 
     Raises:
         AnswerError: wrk is missing or failed, the server refuses the statement, or no answer arrived in time.
@@ -108,9 +108,9 @@ def send(endpoint: Endpoint, statement: Statement, connections: int, seconds: fl
 
 def ask(endpoint: Endpoint, sql: str) -> Read:
     """
-    Read one answer to its end and count its JSON objects, which costs little compared with receiving it.
+    Read one response to its end and count its JSON objects, which costs little compared with receiving it.
 
-    The answer is neither kept nor parsed: parsing would take longer than any server.
+    The response is neither kept nor parsed, because parsing would take longer than any server.
 
     Raises:
         AnswerError: The status is not 200, or the answer is incomplete.

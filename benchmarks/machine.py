@@ -1,4 +1,4 @@
-"""Facts about the machine and its software, which figures need to be comparable."""
+"""Facts about the machine and its software, without which figures cannot be compared."""
 
 import os
 import platform

@@ -1,8 +1,8 @@
 """
-Measure what nodes that share snapshots answer for a second of processor time: `python -m benchmarks.nodes`.
+Measure how many statements nodes that share snapshots run per second of CPU time: `python -m benchmarks.nodes`.
 
-Each node has the same cores, however many run. Clients and object storage run on any core. The object storage is that
-of the tests, so this needs requirements/test.txt.
+Each node has the same cores, regardless of the number of nodes. Clients and object storage run on any core. The object
+storage is the one from the tests, so this needs requirements/test.txt.
 """
 
 import argparse

@@ -16,7 +16,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class NotReadyError(Exception):
-    """A program ended before it was ready, or did not become ready; includes its last output."""
+    """A program ended before it was ready, or did not become ready. The message includes its last output."""
 
 
 def free_port() -> int:

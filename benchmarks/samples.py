@@ -17,10 +17,10 @@ class Ratio:
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """
-    Return the ratio of the medians; its spread is that of the ratios of the common rounds.
+    Return the ratio of the medians, with the range of the ratios in common rounds.
 
     Raises:
-        ValueError: One of them has no sample, or one of theirs is zero.
+        ValueError: One side has no samples, or a sample of the second side is zero.
     """
     if not ours or not theirs:
         raise ValueError("a ratio needs samples of both")
@@ -60,7 +60,7 @@ class Target:
 
 @dataclass(slots=True)
 class Samples:
-    """The samples of a row by subject and metric, one per round; and why a subject has none."""
+    """The samples of a row by subject and metric, one per round, and the reasons why subjects have none."""
 
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a target: the figure, or the reason why there is none."""
+    """The outcome for a target: the figure, or the reason why there is none."""
 
     found: Ratio | None
     verdict: Literal["reached", "not reached", "not measured"]

@@ -1,12 +1,12 @@
 """
-Serve public Spicepods, for people who want to know whether those that are accepted also work.
+Serve public Spicepods, to check that accepted Spicepods also work.
 
-Get some as `benchmarks.spicepods` says, and run `python -m benchmarks.served_spicepods DIRECTORY...`, with
+Download some as described in `benchmarks.spicepods`, and run `python -m benchmarks.served_spicepods DIRECTORY...`, with
 requirements/test.txt and MariaDB installed.
 
-Each Spicepod that is accepted, and whose datasets are files, objects of S3 or tables of a database that runs here, is
-served from a source with made-up rows. Only addresses, logins and placeholders are changed. What SQL returns is
-compared with what the source holds.
+Each Spicepod that is accepted, and whose datasets are files, S3 objects or tables of a database that runs here, is
+served from a source with generated rows. Only addresses, logins and placeholders are changed. The results of SQL are
+compared with the data of the source.
 """
 
 import logging
@@ -53,7 +53,7 @@ _COMPARED = "id, email, passenger_count"
 
 
 class Sources:
-    """The servers, each with a login, and the rows that all tables hold."""
+    """The servers, each with a login, and the rows that every table contains."""
 
     def __init__(self, stack: ExitStack) -> None:
         made = ", ".join(f'{sql} AS "{name}"' for name, sql in _COLUMNS.items())
@@ -72,7 +72,7 @@ class Sources:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="querykeep-")))
 
     def hold(self, location: str, params: Mapping[str, str], directory: Path) -> tuple[str, dict[str, str]] | None:
-        """Make *location* hold the rows. Return `from:` and the `params` to use, or None without such a source."""
+        """Write the rows to *location*. Return `from:` and the `params` to use, or None without such a source."""
         kind, _, name = location.partition(":")
         kept = {key: value for key, value in params.items() if not re.match("(pg|mysql|s3)_", key)}
         name = "table_of_caller" if name.startswith("[") else name
@@ -191,7 +191,7 @@ def main(directories: list[str]) -> None:
             config = yaml.safe_load(text)
             right += not found
             datasets = ", ".join(str(dataset["from"]) for dataset in config["datasets"])
-            sys.stdout.write(f"{config['name']} ({datasets}): {'; '.join(found) or 'as the source holds'}\n")
+            sys.stdout.write(f"{config['name']} ({datasets}): {'; '.join(found) or 'same as the source'}\n")
             sys.stdout.flush()
     sys.stdout.write(f"{right} Spicepods are served with the rows of their sources.\n")
 

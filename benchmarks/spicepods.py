@@ -1,5 +1,5 @@
 """
-Count what becomes of public Spicepods, for people who want to know how much of Spice.ai the runtime takes.
+Count how many public Spicepods the runtime accepts, to measure its compatibility with Spice.ai.
 
 Get some first, for example::
 
@@ -7,10 +7,10 @@ Get some first, for example::
     git clone --depth 1 https://github.com/spiceai/spiceai
     python -m benchmarks.spicepods cookbook spiceai
 
-Every YAML file and every YAML block in a Markdown file with `kind: Spicepod` counts, the same text once. Secrets are
-given: each has a value that looks like what its name says, in the environment whatever its store is. A value in
-brackets (`[Host]`), which documents put where the reader is to write a value or a part of `from`, is replaced like that
-too. Of the Spicepods in `dependencies`, which are fetched by name, each is there, without datasets.
+Every YAML file and every YAML block in a Markdown file with `kind: Spicepod` counts, but identical texts count once.
+Every secret is set in the environment, regardless of its store, to a plausible value for its name. Placeholders in
+brackets (`[Host]`), which stand for a value or a part of `from`, are replaced in the same way. Each Spicepod in
+`dependencies`, which is fetched by name, exists and has no datasets.
 """
 
 import re
@@ -99,7 +99,7 @@ def _reason(path: str, message: str) -> str:
 
 
 def main(directories: list[str]) -> None:
-    """Print the share that is accepted, and how many Spicepods each reason keeps out."""
+    """Print the share of accepted Spicepods, and the number of Spicepods that each reason excludes."""
     texts = dict.fromkeys(text for directory in directories for text in spicepods(Path(directory)))
     with tempfile.TemporaryDirectory() as scratch:
         refused = [reasons(text, Path(scratch) / "spicepod.yaml") for text in texts]

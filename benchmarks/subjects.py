@@ -1,4 +1,4 @@
-"""The subjects: this runtime, its peers and the floors, each started with the same tables as its documentation says."""
+"""The subjects: this runtime, its peers and the floors, with the same tables, each started as documented."""
 
 import hashlib
 import json
@@ -135,7 +135,7 @@ def querykeep(
     Args:
         name: Its name in the report.
         keys: Number of accepted keys; requests present the last one. 0 turns authentication off.
-        named: They are in `named_keys`, by their digests and for the datasets that there are.
+        named: Whether the keys are in `named_keys`, as digests and with all datasets.
         row_filters: The row filter of each named key by its number, which starts at 0.
         runtime: Settings of the section `runtime` that differ from the defaults.
             With `mcp`, statements over HTTP are calls of its tool `query`.
@@ -277,12 +277,12 @@ def sail(peers: Path) -> Subject:
 
 
 def bare_view() -> Subject:
-    """Return a Django REST framework view that answers a constant, on the gunicorn worker that ours is based on."""
+    """Return a Django REST framework view that returns a constant, on the gunicorn worker that ours is based on."""
     return Subject("bare DRF view", partial(_gunicorn, application="benchmarks.floors.bare_view:application"))
 
 
 def bare_wsgi() -> Subject:
-    """Return a WSGI function that answers a constant, on the gunicorn worker that ours is based on."""
+    """Return a WSGI function that returns a constant, on the gunicorn worker that ours is based on."""
     return Subject("bare WSGI", partial(_gunicorn, application="benchmarks.floors.bare_wsgi:application"))
 
 

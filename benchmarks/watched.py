@@ -1,16 +1,16 @@
 """
-What it costs to be watched: the same load on a runtime that tells everything, and on one that tells nothing.
+Measure the cost of monitoring: the same load on a runtime that reports everything, and on one that reports nothing.
 
     python -m benchmarks.watched cost --pairs 8 --rounds 6 --seconds 1
 
-Both run at once and take turns under load, so that whatever else the machine does meets both. Two instances of the same
-runtime may differ by several per cent as long as they live, so each pair is a fresh one, and what is shown is the mean
-over the pairs with its 95 % confidence interval. Requests a second are what a caller sees. Processor time for each
-request has less noise, and that of single parts hardly any: it says what `watch` and the reports of `web` cost. Idle
-time of the runtime that waits for its turn is not in it, but takes requests from the other.
+Both run at once and take turns under load, so other work on the machine affects both equally. Two instances of the same
+runtime can differ by several per cent for as long as they run, so each pair is new, and the report shows the mean over
+the pairs with its 95 % confidence interval. Callers notice the requests per second. The CPU time per request has less
+noise, and the CPU time of single processes hardly any, so it shows the cost of `watch` and of the reports from `web`.
+It does not include the idle time of the runtime that waits for its turn, although this runtime slows the other one.
 
 Then runtimes that export every request to a collector that is silent, down or slow take turns with one whose collector
-answers. At the end, the page of a runtime with many datasets and keys is scraped.
+responds. Finally, the metrics of a runtime with many datasets and keys are scraped.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> None:
 def _compare(
     runtimes: Mapping[str, dict[str, Any]], scratch: Path, tables: Tables, options: argparse.Namespace
 ) -> None:
-    """Print what each of *runtimes*, by name, costs in relation to the first."""
+    """Print the cost of each of *runtimes*, by name, relative to the first."""
     found: dict[str, list[Mapping[str, Figures]]] = defaultdict(list)
     for _ in range(options.pairs):
         with ExitStack() as stack:
@@ -145,7 +145,7 @@ def _cpu_s(pid: int) -> Mapping[tuple[str, int], float]:
 
 @contextmanager
 def _collector(delay_s: float) -> Iterator[int]:
-    """A collector of traces that takes everything, each time after *delay_s*, on the port that it gives."""
+    """A trace collector that accepts everything after *delay_s*. Yields its port."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -168,7 +168,7 @@ def _collector(delay_s: float) -> Iterator[int]:
 
 
 def _scrapes(scratch: Path, many: int) -> str:
-    """Scrape the page of a runtime with *many* datasets and keys, each of which has sent a statement."""
+    """Scrape the metrics of a runtime with *many* datasets and keys, each of which has sent a statement."""
     port = free_port()
     keys = [KEY, *(f"another-key-of-no-worth-{number:012}" for number in range(many - 1))]
     named = [

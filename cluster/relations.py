@@ -43,7 +43,7 @@ class Definition:
 
 class Definitions:
     """
-    The definitions of *config* over *manifest*, `by_name` in lower case. Each reads only earlier ones.
+    The definitions for *config* and *manifest*, `by_name` in lower case. Each definition reads only earlier ones.
 
     Each of *views* also reads only earlier ones. `digest` is the digest of the configuration, without the manifest.
     """

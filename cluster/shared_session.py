@@ -118,7 +118,7 @@ class SharedSession:
 
     def define(self, session_id: str, *, anew: bool = False) -> OpenSession:
         """
-        Define missing relations and, with *anew*, relations that may have changed. Raises the errors of `look`.
+        Define missing relations and, with *anew*, relations that may have changed. Raises the same errors as `look`.
 
         The cluster then sees new files. Running statements are not affected, and others may define the same relations
         at the same time.
@@ -140,13 +140,13 @@ class SharedSession:
         return opened
 
     def drop(self, session_id: str, view: str) -> None:
-        """Drop a view that nobody uses any more. Raises the errors of `look`."""
+        """Drop a view that nobody uses any more. Raises the same errors as `look`."""
         query = messages.SQL(query=f"DROP VIEW IF EXISTS `{view}`")
         self._connection.command(session_id, messages.Command(sql_command=messages.SqlCommand(input=_sql(query))))
         self._connection.unset_option(session_id, VIEW_PREFIX + view)
 
     def unused(self, session_id: str) -> frozenset[str]:
-        """Return the session's views that this configuration and manifest do not use. Raises the errors of `look`."""
+        """Return the views that this configuration and manifest do not use. Raises the same errors as `look`."""
         used = {definition.relation.view for definition in self._definitions.by_name.values()}
         return frozenset(self._described(session_id).keys() - used)
 

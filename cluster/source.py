@@ -64,7 +64,7 @@ class SparkSource(Source):
     def _connection(self) -> Connection:
         roots = None if self._roots is None else Path(self._roots)
         if roots is not None and (problem := pem_problem(roots)):
-            raise SourceError(f"The file of spark_tls_root_certificate_file {problem}.")
+            raise SourceError(f"The file in spark_tls_root_certificate_file {problem}.")
         remote = self._remote
         return Connection(
             ClusterConfig(address=remote.address, token=remote.token, uses_tls=remote.uses_tls, tls_ca=roots)

@@ -179,7 +179,7 @@ class Bucket(Origin):
             yield answer
 
     def _list_request(self, prefix: str, delimiter: str, token: str) -> tuple[str | None, Mapping[str, str]]:
-        """Return the key (None for the bucket itself) and the query that request a list page."""
+        """Return the key (None for the bucket itself) and the query string for requesting a page of the object list."""
         query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         if delimiter:
             query["delimiter"] = delimiter

@@ -54,7 +54,7 @@ class TableRoot(ABC):
 
     @abstractmethod
     def has(self, path: str) -> bool:
-        """Return whether the file *path* exists. Raises the errors of `names`."""
+        """Return whether the file *path* exists. Raises the same errors as `names`."""
 
     def read(self, path: str, limit: int) -> bytes:
         """

@@ -185,7 +185,7 @@ def may_hold(bound: Bound, low: object, high: object) -> bool:
 
 
 def _comparable(value: object) -> Decimal | date | datetime | None:
-    """Return *value* as a type that Python and the engine compare alike (not a float or a string)."""
+    """Return *value* as a type that Python and the engine compare in the same way (not a float or a string)."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         return Decimal(value)
     if isinstance(value, datetime):

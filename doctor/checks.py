@@ -162,7 +162,7 @@ def _held(setting: str, address: Address, found: frozenset[int], own: frozenset[
     if found & own:
         return Finding("ok", "addresses", f"{setting}: the running runtime listens on {address}.")
     if found == {1}:
-        return Finding("note", "addresses", f"{setting}: process 1 holds {address}, as for a socket unit of systemd.")
+        return Finding("note", "addresses", f"{setting}: process 1 listens on {address}, as for a systemd socket unit.")
     who = f"process {min(found)}" if found else "a process that this user cannot see"
     if not found and own:
         return Finding("note", "addresses", f"{setting}: {who} has {address}.", "Run this as the runtime's user.")

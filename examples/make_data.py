@@ -59,7 +59,7 @@ def read_csv(name: str, source: Path) -> bytes:
     Return the CSV text of one table; the package ships the largest one zipped.
 
     Raises:
-        FileNotFoundError: The package does not hold the table.
+        FileNotFoundError: The package does not contain the table.
     """
     plain = source / f"{name}.csv"
     if plain.exists():

@@ -26,7 +26,7 @@ QUERY = (
 
 def make_key(path: Path) -> None:
     """
-    Make *path* hold a random key of 256 bits, its directory 0700 and itself 0600, unless it is there already.
+    Write a random 256-bit key to *path* (mode 0600, directory mode 0700) unless the file exists.
 
     The file appears whole or not at all; of two that run at once, one makes the key and the other leaves it.
 

@@ -98,7 +98,7 @@ class OpenCalls:
                 del self._of_keys[call.key]
 
     def _one_to_end(self, key: str) -> OpenCall | None:
-        """Return the call to end so that *key* can have another: one of the key with the most calls, if possible."""
+        """Return the call to end when *key* needs another one. Prefer a call of the key with the most calls."""
         by_number = sorted(self._of_keys, key=lambda one: len(self._of_keys[one]), reverse=True)
         own = len(self._of_keys.get(key, ()))
         heavy = [one for one in by_number if one == key or len(self._of_keys[one]) > own + 1]

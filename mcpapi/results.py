@@ -4,6 +4,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -75,16 +76,13 @@ def read_rows(chunks: Iterable[bytes], max_rows: int = DEFAULT_ROWS, max_bytes: 
         ToolError: The statement failed, or its columns or its first row are too large.
         RecursionError: A value is nested too deep.
     """
-    reader = _Reader(_pieces(chunks))
-    reader.skip('{"schema":')
-    fields = reader.value()["fields"]
+    objects = _objects(chunks)
+    fields = next(objects, {})["fields"]
     found = Rows([(str(field["name"]), _sql_type(field["data_type"])) for field in fields], [], [], is_cut=False)
     if len(found.header.encode()) > MAX_HEADER_BYTES:
         raise ToolError("result_too_wide", f"The result has {len(fields):,} columns, too many to show: name fewer.")
-    reader.skip(',"data":[')
     size = 0
-    while not reader.skips("]"):
-        row = list(reader.value().values())
+    for row in map(list, map(dict.values, objects)):
         line = _text(row)
         size += len(line.encode())
         if size > max_bytes and not found.rows:
@@ -97,71 +95,46 @@ def read_rows(chunks: Iterable[bytes], max_rows: int = DEFAULT_ROWS, max_bytes: 
             return replace(found, is_cut=True)
         found.rows.append([_plain(value) for value in row])
         found.lines.append(line)
-        reader.skips(",")
-    for _ in reader.pieces:  # The statement ends only when all of its result has been read.
-        pass
     return found
+
+
+#: What comes before the schema and each row, and after the last row. The engine writes no white space.
+_BEFORE = re.compile(r'(?:\{"schema":|,"data":\[|,)(?=\{)')
+_AFTER = re.compile(r'(?:,"data":\[)?\]')
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number)
+
+
+def _objects(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the schema, then each row: the objects in `{"schema":{...},"data":[{...},...],...}`."""
+    pieces = _pieces(chunks)
+    text, at = "", 0
+    while not _AFTER.match(text, at):
+        if before := _BEFORE.match(text, at):
+            with suppress(json.JSONDecodeError):  # It continues in the next piece.
+                value, at = _DECODER.raw_decode(text, before.end())
+                yield value
+                continue
+        text, at = text[at:], 0
+        length = len(text)
+        if length > _MAX_VALUE_CHARACTERS:
+            raise ToolError("row_too_large", "A row is too large: name fewer columns, or shorten values.")
+        # As much again each time: the work stays linear in the length of the value.
+        while len(text) <= 2 * length and (piece := next(pieces, "")):
+            text += piece
+        if len(text) == length:
+            raise ToolError(
+                "incomplete_result", "The result is incomplete, or not from a runtime: run the statement again."
+            )
+    for _ in pieces:  # The statement ends only when all of its result has been read.
+        pass
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     for chunk in chunks:
         for at in range(0, len(chunk), _PIECE_BYTES):
-            yield decoder.decode(chunk[at : at + _PIECE_BYTES])
-
-
-class _Reader:
-    """A cursor in a JSON text without white space, which arrives in pieces."""
-
-    def __init__(self, pieces: Iterator[str]) -> None:
-        self.pieces = pieces
-        self._text, self._at = "", 0
-
-    def value(self) -> Any:
-        """Read an object."""
-        while True:
-            try:
-                found, self._at = _DECODER.raw_decode(self._text, self._at)
-            except json.JSONDecodeError:
-                length = len(self._text) - self._at
-                if length > _MAX_VALUE_CHARACTERS:
-                    raise ToolError(
-                        "row_too_large", "A row is too large: name fewer columns, or shorten values."
-                    ) from None
-                self._read(length)  # As much again each time: the work stays linear in the length of the value.
-            else:
-                return found
-
-    def skip(self, token: str) -> None:
-        """Move behind *token*."""
-        if not self.skips(token):
-            raise _unreadable()
-
-    def skips(self, token: str) -> bool:
-        """Move behind *token* if it comes next."""
-        while len(self._text) - self._at < len(token):
-            self._read()
-        found = self._text.startswith(token, self._at)
-        self._at += len(token) if found else 0
-        return found
-
-    def _read(self, characters: int = 1) -> None:
-        """Read that many more characters, or fewer at the end. Raises ToolError if there are none."""
-        kept = [self._text[self._at :]]
-        missing = characters = max(characters, 1)
-        while missing > 0 and (piece := next(self.pieces, None)) is not None:
-            kept.append(piece)
-            missing -= len(piece)
-        if missing == characters:
-            raise _unreadable()
-        self._text, self._at = "".join(kept), 0
-
-
-_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number)
-
-
-def _unreadable() -> ToolError:
-    return ToolError("incomplete_result", "The result is incomplete, or not from a runtime: run the statement again.")
+            if piece := decoder.decode(chunk[at : at + _PIECE_BYTES]):
+                yield piece
 
 
 def _quoted(name: str) -> str:

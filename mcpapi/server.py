@@ -30,6 +30,9 @@ HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
 VERSIONS = (*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
 
+#: The `User-Agent` of statements that a server of ours sends to `/v1/sql`, so that the runtime can tell what they are.
+USER_AGENT = "querykeep-mcp"
+
 #: The methods that need the runtime, and may take long.
 METHODS_OF_RUNTIME = frozenset({"tools/call", "resources/list", "resources/read"})
 

@@ -116,7 +116,7 @@ def _check(tool: Tool, arguments: Mapping[str, Any]) -> None:
         if schema["type"] == "string" and not isinstance(value, str):
             raise ToolError("invalid_arguments", f"{name} must be a string.")
         if schema["type"] == "integer" and (
-            not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= schema["maximum"]
+            isinstance(value, bool) or value not in range(schema["minimum"], schema["maximum"] + 1)
         ):
             raise ToolError("invalid_arguments", f"{name} must be a whole number from 1 to {schema['maximum']}.")
 

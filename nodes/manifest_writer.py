@@ -120,7 +120,7 @@ class ManifestWriter:
 
     def settle(self) -> None:
         """
-        Replace the manifest again if the outcome of the last attempt is unknown, so that it can no longer succeed.
+        Replace the manifest again if the last attempt has an unknown outcome, so that it cannot succeed later.
 
         Raises:
             SharedStorageError: See `take_over`.

@@ -194,7 +194,7 @@ class Node:
             role.step(self._stop)
 
     def _step_up(self, follower: Follower, epoch: int) -> None:
-        """Start publishing, based on what is published now."""
+        """Start publishing, based on the snapshots that are published now."""
         state_dir, query = self._config.state_dir, self._config.query
         exporter, linger_s = None, 0.0
         if self._config.engine is not None:

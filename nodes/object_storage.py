@@ -131,7 +131,7 @@ class ObjectStorage:
             raise _refusal(exc) from exc
 
     def put(self, name: str, content: bytes) -> None:
-        """Write a document unconditionally. Raises the errors of `write`."""
+        """Write a document unconditionally. Raises the same errors as `write`."""
         try:
             obstore.put(self._documents, name, content, use_multipart=False)
         except (BaseError, FileNotFoundError) as exc:

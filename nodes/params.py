@@ -22,7 +22,7 @@ class NodeParams(S3Params):
     """The parameters of a bucket that every node writes to."""
 
     def problem(self, location: str) -> str | None:
-        """Refuse what the connector refuses, and missing credentials; see `Params.problem`."""
+        """Refuse missing credentials and everything that the connector refuses; see `Params.problem`."""
         problem = super().problem(location)
         if problem is None and self.s3_key is None and self.s3_auth != "iam_role":
             return (

@@ -21,7 +21,7 @@ class Companion(Protocol):
         """Whether the process is running."""
 
     def take_over(self, directory: Path) -> None:
-        """Read from *directory* what the previous engine left behind."""
+        """Read the state that the previous engine left in *directory*."""
 
     def ensure(self, now: float) -> None:
         """Start the process if it is not running."""

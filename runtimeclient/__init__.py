@@ -18,12 +18,12 @@ COMMANDS = CLIENT_COMMANDS | {
     "completion": "runtimeclient.commands.completion",
 }
 
-#: The commands of the extra `server`, with a summary for the help. They are in `runtime_site.management.commands`.
+#: The commands of the `server` extra, with a summary for the help. They are in `runtime_site.management.commands`.
 SERVER_COMMANDS = {
     "serve": "start the runtime",
     "check": "check the configuration, its data and the machine; nothing is started",
-    "reload": "put the changed configuration in force without a gap",
-    "doctor": "find problems of a runtime and its machine, and say how to solve them",
+    "reload": "apply the changed configuration without downtime",
+    "doctor": "find problems of a runtime and its machine, with solutions",
     "healthcheck": "ask the runtime on this machine whether it responds",
     "runserver": "start the runtime on Django's development server",
     "runweb": "run the HTTP server alone (serve starts it)",

@@ -67,6 +67,7 @@ class Timeouts:
 
 
 DEFAULT_TIMEOUTS = Timeouts()
+USER_AGENT = "runtimeclient"
 
 
 class RuntimeClient:
@@ -107,7 +108,7 @@ class RuntimeClient:
         try:
             self._http = httpx.Client(
                 base_url=self.endpoint.url,
-                headers={"User-Agent": "runtimeclient", "Accept-Encoding": "identity"},
+                headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
                 verify=verify,
                 follow_redirects=False,
                 transport=transport,
@@ -117,7 +118,7 @@ class RuntimeClient:
                 limits=httpx.Limits(keepalive_expiry=1.0),
             )
         except (ImportError, ValueError, httpx.InvalidURL) as exc:
-            raise UsageError("The proxy from the environment cannot be used: give an http:// or https:// URL.") from exc
+            raise UsageError("The proxy from the environment cannot be used: set an http:// or https:// URL.") from exc
         self._connections = limit_response_time(self._http)
 
     def __enter__(self) -> Self:
@@ -162,6 +163,7 @@ class RuntimeClient:
         statement: str,
         media_type: str = JSON,
         parameters: Mapping[str, JsonValue] | Sequence[JsonValue] = (),
+        user_agent: str = USER_AGENT,
     ) -> SqlResult:
         """
         Run one statement and return its result as an open stream. The caller must close it.
@@ -170,6 +172,7 @@ class RuntimeClient:
             statement: SQL text, sent unchanged.
             media_type: `answers.JSON`, `answers.CSV`, `answers.JSON_WITH_SCHEMA` or `answers.ARROW`.
             parameters: Values for `$name` by name, or for `?` and `$1` in order.
+            user_agent: The program that sends the statement.
 
         Raises:
             UsageError: The statement cannot be encoded.
@@ -181,7 +184,7 @@ class RuntimeClient:
         if parameters:
             values = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
             content, content_type = _encode(as_json({"sql": content.decode(), "parameters": values})), JSON
-        headers = self._key_header | {"Accept": media_type, "Content-Type": content_type}
+        headers = self._key_header | {"Accept": media_type, "Content-Type": content_type, "User-Agent": user_agent}
         response = self._send("POST", "/v1/sql", self._timeouts.silence_s, headers=headers, content=content)
         try:
             self._expect(response, 200)
@@ -194,32 +197,32 @@ class RuntimeClient:
         return SqlResult(response, self._timeouts.silence_s)
 
     def status(self) -> tuple[ComponentStatus, ...]:
-        """Return the status of each component. Raises the errors of `sql`."""
+        """Return the status of each component. Raises the same errors as `sql`."""
         return tuple(map(ComponentStatus.from_json, self._items("/v1/status")))
 
     def datasets(self) -> tuple[DatasetStatus, ...]:
-        """Return all datasets, in the order of the configuration. Raises the errors of `sql`."""
+        """Return all datasets, in the order of the configuration. Raises the same errors as `sql`."""
         return tuple(map(DatasetStatus.from_json, self.dataset_items()))
 
     def dataset_items(self) -> Iterator[Mapping[str, Any]]:
-        """Return what `datasets` reads, as the runtime sent it. Raises the errors of `sql`."""
+        """Return the response that `datasets` parses, as the runtime sent it. Raises the same errors as `sql`."""
         # Spice.ai omits the status unless it is requested.
         return self._items("/v1/datasets?status=true")
 
     def active_queries(self) -> tuple[ActiveQuery, ...]:
-        """Return the queued and running statements of this key, oldest first. Raises the errors of `sql`."""
+        """Return the queued and running statements of this key, oldest first. Raises the same errors as `sql`."""
         return tuple(map(ActiveQuery.from_json, self._items(_ACTIVE_QUERIES)))
 
     def history(self, limit: int = 100) -> tuple[FinishedQuery, ...]:
-        """Return the most recently finished statements of this key, newest first. Raises the errors of `sql`."""
+        """Return the most recently finished statements of this key, newest first. Raises the same errors as `sql`."""
         return tuple(map(FinishedQuery.from_json, self._items(f"/v1/sql/history?limit={limit}")))
 
     def statistics(self, limit: int = 100) -> Statistics:
-        """Return the statistics of the statements of this key. Raises the errors of `sql`."""
+        """Return the statistics of the statements of this key. Raises the same errors as `sql`."""
         return Statistics.from_json(self._object("GET", f"/v1/sql/statistics?limit={limit}", 200))
 
     def key_name(self) -> str | None:
-        """Return the name of this key; None if it has none. Raises the errors of `sql`."""
+        """Return the name of this key, or None if the key has no name. Raises the same errors as `sql`."""
         name = self._object("GET", "/v1/key", 200).get("name")
         return name if isinstance(name, str) else None
 
@@ -232,7 +235,7 @@ class RuntimeClient:
             NotAuthorisedError, RequestRefusedError, ConnectionFailedError: See `sql`.
         """
         if not query_id:
-            raise UsageError("Give the id of the query to cancel: `queries` lists them.")
+            raise UsageError("Specify the id of the query to cancel: `queries` lists the ids.")
         answer = self._json("POST", f"/v1/sql/{_path_part(query_id)}/cancel", 200)
         message = answer.get("message") if isinstance(answer, dict) else None
         return message if isinstance(message, str) else f"Query {query_id} is being cancelled."
@@ -263,7 +266,7 @@ class RuntimeClient:
         return RequestedRefresh.from_json(self._object("POST", _refresh_path(name), 201, content))
 
     def refreshes(self, name: str) -> tuple[RefreshRun, ...]:
-        """Return the last runs of a dataset, newest first. Raises the errors of `request_refresh`."""
+        """Return the last runs of a dataset, newest first. Raises the same errors as `request_refresh`."""
         return tuple(map(RefreshRun.from_json, self._items(_refresh_path(name))))
 
     def wait_for_refresh(
@@ -301,7 +304,7 @@ class RuntimeClient:
         trace: Callable[[str, Mapping[str, Any]], None],
     ) -> httpx.Response:
         """
-        Pass on a request of another program with the key, and return the open response, whatever its status.
+        Forward a request from another program with the key, and return the open response with any status.
 
         Args:
             trace: Called with the events of httpcore. The request has its own connection, so that it can be cut off.

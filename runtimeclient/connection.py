@@ -51,7 +51,7 @@ def find_credential(
     """
     if flag is not None:
         if not flag:
-            raise UsageError("--api-key is empty: give a key, or omit the option to call without one.")
+            raise UsageError("--api-key is empty: specify a key, or omit the option to send no key.")
         return Credential(check_api_key(flag, "given by --api-key"))
     if file == STANDARD_INPUT:
         return Credential(check_api_key(_key_from_standard_input(), "on standard input"))
@@ -70,7 +70,7 @@ def _credential_of_profile(profile: Profile, environ: Mapping[str, str]) -> Cred
         return _credential_in_file(str(profile.api_key_file))
     if (name := profile.api_key_variable) is not None:
         if not environ.get(name):
-            raise UsageError(f"The variable {name}, which holds the API key {where}, is not set.")
+            raise UsageError(f"The variable {name}, which contains the API key {where}, is not set.")
         return Credential(check_api_key(environ[name], f"in {name}"))
     if profile.api_key_keyring:
         return Credential(check_api_key(read_from_keyring(profile), f"{where} in the keyring"))

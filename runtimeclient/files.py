@@ -94,4 +94,4 @@ def check_replaceable(file: Path) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise OutputError(f"{file} was not written: it is a symbolic link.")
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise OutputError(f"{file} was not written: it is not a regular file of yours.")
+        raise OutputError(f"{file} was not written: it is not a regular file that you own.")

@@ -54,7 +54,7 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
     try:
         if name not in COMMANDS:
             if name in SERVER_COMMANDS:
-                raise UsageError(f"{prog} {name} needs the extra server: {install_command('server')}")
+                raise UsageError(f"{prog} {name} needs the server extra: {install_command('server')}")
             parser = program_parser(prog)
             parser.parse_args([name])
             parser.error("name a command")

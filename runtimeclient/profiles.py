@@ -155,7 +155,7 @@ def _profile(name: str, table: Mapping[str, Any], directory: Path, *, is_named: 
     if "endpoint" not in table:
         raise UsageError(f"The profile {name} has no endpoint.")
     if len(sources := [source for source in KEY_SOURCES if table.get(source)]) > 1:
-        raise UsageError(f"The profile {name} has {' and '.join(sources)}: give only one of them.")
+        raise UsageError(f"The profile {name} has {' and '.join(sources)}: set only one of them.")
     try:
         endpoint = parse_endpoint(table["endpoint"])
     except UsageError as exc:

@@ -91,7 +91,7 @@ class Params:
         return made
 
     def problem(self, location: str) -> str | None:
-        """Return what is wrong with the combination of parameters and *location*; None if it is valid."""
+        """Return the problem with the combination of parameters and *location*, or None if it is valid."""
         return None
 
 

@@ -44,7 +44,7 @@ from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 #: A name, optionally preceded by a schema name and a dot.
 IDENTIFIER = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
-_RESERVED_SCHEMAS = frozenset({"system", "temp", "memory", "recurring"})
+_RESERVED_SCHEMAS = frozenset({"system", "temp", "memory", "recurring", "_copies", "_macros"})
 #: Name prefixes that the engine uses, with the objects that have such names.
 _RESERVED_PREFIXES = {
     "_catalog": "the engine's table catalogs",
@@ -219,7 +219,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
     needs_libraries = path.validation.needs_libraries and path.validation.reads_sources and not is_in_place
     for package in connector.packages if needs_libraries else ():
         if package.is_needed(location, params) and not package.is_installed:
-            message = f"this source needs a library from the extra sources: {package.install_command}"
+            message = f"this source needs a library from the sources extra: {package.install_command}"
             where.fault(node.line_of("from"), message)
     _check_params(name, location, params, node, path)
     _check_time_column(values, node, path)

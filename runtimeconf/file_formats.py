@@ -175,7 +175,7 @@ class FileParams(Params):
     ] = None
 
     def problem(self, location: str) -> str | None:
-        """Return what is wrong with the combination; see `Params.problem`."""
+        """Return the problem with the combination; see `Params.problem`."""
         delimiter, escape = self.csv_delimiter, self.csv_escape
         quote = '"' if self.csv_quote is None else self.csv_quote
         if delimiter is not None and delimiter in {quote, escape}:

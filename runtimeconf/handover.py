@@ -28,8 +28,8 @@ from runtimeconf.secret import Secret
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
-#: The file header: the configurations in force and offered, then the offset and length of two texts. A configuration is
-#: encoded as twice its number plus the index of its text; 0 means none.
+#: The file header: the current and the offered configuration, then the offset and length of two texts. A
+#: configuration is encoded as twice its number plus the index of its text; 0 means none.
 _HEADER = struct.Struct("=6Q")
 _MARK = struct.Struct("=Q")
 _FIRST = 1
@@ -61,7 +61,7 @@ def new_file() -> int:
 
 def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
     """
-    Return the configuration in force and its extra values. Any process can read *descriptor* any number of times.
+    Return the current configuration and its extra values. Any process can read *descriptor* any number of times.
 
     Raises:
         OSError: It cannot be read.
@@ -90,12 +90,12 @@ class Handover:
 
     @property
     def in_force(self) -> int:
-        """The number of the configuration in force. It is in memory, so it can be read on every request."""
+        """The number of the current configuration. It is in memory, so it can be read on every request."""
         mark: int = _MARK.unpack_from(self._memory)[0]
         return mark >> 1
 
     def numbers(self) -> tuple[int, int]:
-        """Return the numbers of the configurations in force and offered; 0 if none is offered."""
+        """Return the numbers of the current and the offered configuration. The second is 0 if none is offered."""
         in_force, offered, *_ = self._header()
         return in_force >> 1, offered >> 1
 
@@ -110,7 +110,7 @@ class Handover:
         in_force, _, *places = self._header()
         kept, length = places[in_force % 2 * 2 :][:2]
         index = 1 - in_force % 2
-        # Use the space before the text in force if it is large enough, otherwise the space after it.
+        # Use the space before the current text if it is large enough, otherwise the space after it.
         places[index * 2] = _HEADER.size if _HEADER.size + len(text) <= kept else kept + length
         places[index * 2 + 1] = len(text)
         _write(self.descriptor, text, places[index * 2])
@@ -132,7 +132,7 @@ class Handover:
         Return the configuration *number* and its extra values.
 
         Raises:
-            LookupError: The configuration is neither in force nor offered.
+            LookupError: The configuration is neither the current nor the offered one.
             OSError: It cannot be read.
         """
         # Use pread because all processes that inherited the file share its position.
@@ -146,7 +146,7 @@ class Handover:
         return rebuilt(RuntimeConfig, fields["config"]), fields["extra"]
 
     def current(self) -> tuple[RuntimeConfig, dict[str, Any]]:
-        """Return the configuration in force and its extra values. Raises OSError if they cannot be read."""
+        """Return the current configuration and its extra values. Raises OSError if they cannot be read."""
         while True:
             with suppress(LookupError):  # Another configuration has come into force.
                 return self.read(self.numbers()[0])
@@ -189,7 +189,7 @@ def receive(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
 
 
 def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
-    """Return the configuration in force when this process started, and its extra values; None without a supervisor."""
+    """Return the configuration with which this process started, and its extra values; None without a supervisor."""
     return _received
 
 

@@ -53,7 +53,7 @@ def _parse_name(text: str) -> str:
     if STORE_NAME.fullmatch(text) is None:
         raise InvalidValueError
     if text.lower() == ALL_STORES:
-        raise InvalidValueError("the name secrets searches all stores")
+        raise InvalidValueError("the name secrets is reserved for searching all stores")
     return text
 
 

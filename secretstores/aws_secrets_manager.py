@@ -63,7 +63,7 @@ def read(secret: str, region: str | None) -> Mapping[str, Any]:
 
 def _make(entry: StoreEntry) -> SecretStore:
     if entry.path.validation.needs_libraries and not _BOTOCORE.is_installed:
-        message = f"the store needs a library from the extra sources: {_BOTOCORE.install_command}"
+        message = f"the store needs a library from the sources extra: {_BOTOCORE.install_command}"
         entry.fault(message, "from")
     where = f"{entry.location} in AWS Secrets Manager"
     return RemoteStore(entry.name, where, partial(read, entry.location, entry.params.get("aws_region")))

@@ -16,6 +16,7 @@ from rest_framework.request import Request
 
 import telemetry.state
 from authkeys.principal import Principal
+from mcpapi.server import USER_AGENT
 from queryengine.cancellation import CancelSource
 from queryengine.engine import (
     CacheState,
@@ -67,9 +68,7 @@ class ResultStream:
         ClientGoneError: The client disconnected before then.
     """
 
-    def __init__(
-        self, engine: QueryEngine, query: Query, environ: Mapping[str, Any], protocol: Protocol = "http"
-    ) -> None:
+    def __init__(self, engine: QueryEngine, query: Query, environ: Mapping[str, Any], protocol: Protocol) -> None:
         slow_s = get_config().query.slow_s
         self._record = QueryRecord(logger, protocol, query, environ.get(REQUEST_ID, ""), slow_s, environ.get(TRACE))
         self._first_chunks: deque[bytes] = deque()
@@ -165,6 +164,11 @@ def query_of(
     )
 
 
+def _protocol_of(environ: Mapping[str, Any]) -> Protocol:
+    """Return what the log calls a request to `/v1/sql`: the client says whether an agent sent it. A label, no more."""
+    return "mcp" if environ.get("HTTP_USER_AGENT", "").partition("/")[0] == USER_AGENT else "http"
+
+
 class SqlView(ApiView):
     """`/v1/sql`: run one statement."""
 
@@ -179,7 +183,7 @@ class SqlView(ApiView):
         caller.require("query")
         environ[QUERY_ID] = new_id()
         query = query_of(caller, environ, sql, offer.encoding, parameters)
-        result = ResultStream(get_engine(), query, environ)
+        result = ResultStream(get_engine(), query, environ, _protocol_of(environ))
         whole = result.whole()
         headers = {"X-Cache": result.cache} if result.cache else None
         if whole is None:

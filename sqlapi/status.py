@@ -85,7 +85,7 @@ class StatusView(ApiView):
 
 
 class KeyView(ApiView):
-    """`/v1/key`: what the caller's own key may do."""
+    """`/v1/key`: the permissions and limits of the caller's own key."""
 
     def get(self, request: Request) -> HttpResponse:
         """Describe the key without its filters. Null means no name, no expiry, all datasets or no limit."""

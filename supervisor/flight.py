@@ -46,7 +46,7 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     # The lock shows other processes that Flight SQL is served.
     serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
     if not serves.acquire(max(0.0, deadline - time.monotonic())):
-        raise StateDirectoryError(f"Flight SQL of this state directory is served by {serves.holder()} already.")
+        raise StateDirectoryError(f"Flight SQL for this state directory is already served by {serves.holder()}.")
     stop = StopSignal()
     server.start()
     server.each_tick(heartbeat(extra))

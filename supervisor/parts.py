@@ -106,7 +106,7 @@ def variables_for(params: Iterable[Mapping[str, Any]]) -> re.Pattern[str]:
 
 def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> tuple[RuntimeConfig, dict[str, Any]]:
     """
-    Return what a program receives in its handover.
+    Return the values that a program receives in its handover.
 
     Args:
         name: The program.

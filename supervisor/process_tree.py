@@ -89,7 +89,7 @@ class Runtime(Protocol):
         """Reload the configuration. Called on SIGHUP."""
 
     def advance(self) -> float:
-        """Do what is due, after each signal, and return the seconds until the next call. Not called during a stop."""
+        """Perform the actions that are due. Return the seconds until the next call. Not called during a stop."""
 
 
 class Part:

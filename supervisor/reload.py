@@ -104,7 +104,7 @@ class Reloads:
         self.is_asked = True
 
     def advance(self) -> float:
-        """Do what is due, and return the seconds until the next check."""
+        """Perform the actions that are due, and return the seconds until the next check."""
         while (following := self._state.advance()) is not self._state:
             self._state = following
         return self._state.poll_s
@@ -129,7 +129,7 @@ class _State(ABC):
 
     @abstractmethod
     def advance(self) -> "_State":
-        """Do what is due, and return the next state, or this state if it continues."""
+        """Perform the actions that are due, and return the next state, or this state if it continues."""
 
 
 class _Idle(_State):

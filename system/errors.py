@@ -3,7 +3,7 @@ Errors about the files of a runtime.
 
 ::
 
-    StateDirectoryError    the state directory cannot be used, or another runtime holds it
+    StateDirectoryError    the state directory cannot be used, or another runtime uses it
 """
 
 

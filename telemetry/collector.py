@@ -1,10 +1,10 @@
 """
-Collects the events of all processes from one socket, and answers questions about the history.
+Collects the events of all processes from one socket, and answers requests about the history.
 
 One thread reads. After each read it pauses so that it wakes up for many events at once. Events sent in the meantime
 wait in the system's buffers, even if their senders die.
 
-A line is either an event or a question. A question is the last line of its connection: the answer follows in JSON (or
+A line is either an event or a request. A request is the last line of its connection: the answer follows in JSON (or
 nothing, if there is no answer), and the connection ends.
 """
 
@@ -55,7 +55,7 @@ class Collector:
     Args:
         path: The socket's path. A socket left by a dead predecessor is replaced.
         aggregates: The receivers of all events.
-        answer: Answers a question with JSON types, in any thread. It raises LookupError if it cannot.
+        answer: Answers a request with JSON types, in any thread. It raises LookupError if it cannot.
         each_round: Called at least once a second while events are collected.
 
     Raises:
@@ -119,11 +119,11 @@ class Collector:
                 self._stop.wait(_CHECK_S)
 
     def _poll(self, timeout_s: float) -> bool:
-        """Wait for events and questions, and read all of them. Return whether there were any."""
+        """Wait for events and requests, and read all of them. Return whether there were any."""
         is_ready = self._read_all(0.0 if self._questions else timeout_s)
         questions, self._questions = self._questions, []
         if questions:
-            self._read_all(0.0)  # Everything sent before a question has arrived by now, and the answer includes it.
+            self._read_all(0.0)  # Everything sent before a request has arrived by now, and the answer includes it.
         self._pass_on()
         for connection, question in questions:
             try:
@@ -180,7 +180,7 @@ class Collector:
         connection.close()
 
     def _take(self, connection: socket.socket, data: bytes) -> bool:
-        """Process the data read, and return whether it ended with a question."""
+        """Process the data read, and return whether it ended with a request."""
         lines, newline, rest = (self._rests[connection] + data).rpartition(b"\n")
         if len(rest) > MAX_LINE_BYTES:
             raise OSError("a line is too long")

@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 #: heartbeat, a signal from elsewhere, or its own exit.
 Cause = Literal["time", "memory", "request", "stuck", "signal", "exit"]
 
-#: The topic of a question.
+#: The topic of a request.
 About = Literal["history", "statistics"]
 
 RefreshOutcome = Literal["succeeded", "unchanged", "failed"]
@@ -143,7 +143,7 @@ Event = (
 
 
 class Question(_Event, frozen=True, tag="question"):
-    """A question to the collector about at most `limit` statements of the key with the fingerprint `key`."""
+    """A request to the collector about at most `limit` statements of the key with the fingerprint `key`."""
 
     about: About
     key: str
@@ -169,7 +169,7 @@ def encode(event: Line) -> bytes:
 
 def decode(line: bytes) -> Line:
     """
-    Return the event or question in *line*.
+    Return the event or request in *line*.
 
     Raises:
         ValueError, RecursionError: The line is neither.
@@ -178,7 +178,7 @@ def decode(line: bytes) -> Line:
 
 
 def decode_all(lines: bytes) -> Sequence[Line]:
-    """Return the events and questions in *lines*. Raises the errors of `decode`."""
+    """Return the events and requests in *lines*. Raises the same errors as `decode`."""
     return _decoder.decode_lines(lines)
 
 

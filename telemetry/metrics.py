@@ -97,7 +97,7 @@ _info = partial(_metric, "info")
 BUILD = _info("querykeep_build", "The versions of this runtime.", "version python duckdb")
 CONFIG = _info(
     "querykeep_config",
-    "The configuration in force: its generation (increased by each reload) and the enabled features.",
+    "The current configuration: its generation (increased by each reload) and the enabled features.",
     "generation authentication flight tls results_cache",
 )
 START_TIME = _gauge(

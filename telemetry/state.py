@@ -26,7 +26,7 @@ TIMEOUT_S = 2.0
 _BUFFER_BYTES = 256 * 1024
 
 _sender: Sender | None = None
-#: Answers a question with JSON types. Raises LookupError if there is no answer.
+#: Answers a request with JSON types. Raises LookupError if there is no answer.
 _answer: Callable[[Question], Any] | None = None
 
 
@@ -50,7 +50,7 @@ def connect(state_dir: Path, *, keeps_sql: bool = False, has_thread: bool = True
 
 
 def deliver_to(put: Callable[[Event], None], answer: Callable[[Question], Any], *, keeps_sql: bool = False) -> None:
-    """Pass the events of this process to *put*, and its questions to *answer*. Both are methods of a `Memory`."""
+    """Pass the events of this process to *put*, and its requests to *answer*. Both are methods of a `Memory`."""
     global _sender, _answer  # noqa: PLW0603 (process-wide)
     disconnect()
     _sender = Sender(put, keeps_sql=keeps_sql)

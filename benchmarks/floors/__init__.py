@@ -1,1 +1,1 @@
-"""Minimal programs that do only a part of the work; the difference to them is the cost of the rest."""
+"""Minimal programs that do only a part of the work. The difference from them is the cost of the rest."""

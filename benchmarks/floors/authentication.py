@@ -3,7 +3,7 @@ The cost of authentication alone: CPU microseconds of one call of the authentica
 
     python -m benchmarks.floors.authentication KEYS [named]
 
-The presented key is the last of the list; with `named`, all are digests with a name. Nothing else of a request runs.
+The last key in the list is presented. With `named`, all keys are named digests. No other part of a request runs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The minimum that answers a POST on the same stack: Django, one DRF view, gunicorn with gevent. No key, no engine."""
+"""The smallest program for a POST on the same stack: Django, one DRF view, gunicorn with gevent. No key, no engine."""
 
 from typing import Any
 

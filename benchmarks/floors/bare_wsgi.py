@@ -1,4 +1,4 @@
-"""The minimum that answers a POST on the same web server: a WSGI application of one function."""
+"""The smallest program that responds to a POST on the same web server: a WSGI application with one function."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -21,7 +21,7 @@ class MemoryServer(pa.flight.FlightServerBase):  # type: ignore[misc]  # compile
         self._answers = {b"all": table, b"one": pa.table({"1": [1]})}
 
     def get_flight_info(self, _context: Any, descriptor: Any) -> Any:
-        """Describe the answer to a statement; the driver's other requests, about the server, must fail."""
+        """Describe the response to a statement. The driver's other requests, about the server, must fail."""
         if b"CommandStatementQuery" not in descriptor.command:
             raise NotImplementedError
         ticket = b"all" if b"*" in descriptor.command else b"one"

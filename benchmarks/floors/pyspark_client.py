@@ -1,8 +1,8 @@
 """
-pyspark's client of Spark Connect, which the Python of the peers runs.
+pyspark's Spark Connect client, which runs in the peers' virtual environment.
 
 It reads a JSON object on each line: the first one has the `url` of the cluster, the `tables` with their files, and
-whether it may answer with `gzip`; each other one is a statement. Each is answered by a line with `seconds` and `rows`.
+whether it may respond with `gzip`. Every other object is a statement. The response is a line with `seconds` and `rows`.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""What is measured. A module holds the rows of one subject matter."""
+"""The measurements. Each module contains the rows for one subject."""

@@ -1,7 +1,8 @@
 """
 Statements on a cluster of two workers: through the runtime, and by pyspark's client, which speaks to it directly.
 
-Each statement goes to all of them in turn before the next one does. Each has a session, and so workers, of its own.
+Each statement goes to all subjects in turn before the next statement starts. Each subject has its own session, and
+therefore its own workers.
 """
 
 import http.client

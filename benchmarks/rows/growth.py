@@ -27,7 +27,7 @@ def along_keys(environment: Environment, name: str, keys: int, effort: Effort) -
 
 def along_datasets(environment: Environment, name: str, datasets: int, effort: Effort) -> dict[str, float]:
     """
-    Start with that many datasets of one small file, and query the last of them.
+    Start with the given number of datasets from one small file, and query the last one.
 
     The first queries wait until each engine worker has opened all datasets: a second per thousand.
     """
@@ -40,7 +40,7 @@ def along_datasets(environment: Environment, name: str, datasets: int, effort: E
 
 
 def along_rows(environment: Environment, name: str, rows: int, effort: Effort) -> dict[str, float]:
-    """Query a table of that many rows: point look-ups and aggregates, which may take a second each."""
+    """Query a table with the given number of rows: point look-ups and aggregates, which may take a second each."""
     table = f"items_{rows}"
     point = Statement(POINT.sql.replace(ITEMS, table), lowest=0, count=rows)
     aggregate = Statement(AGGREGATE.sql.replace(ITEMS, table), AGGREGATE.lowest, AGGREGATE.count)

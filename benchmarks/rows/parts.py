@@ -87,7 +87,7 @@ def check(body: bytes, table: pa.Table) -> None:
         else:
             same = found == expected
         if not same:
-            raise AnswerError(f"the column {name} has other values")
+            raise AnswerError(f"the column {name} has different values")
 
 
 def appending(environment: Environment, number: int, _effort: Effort) -> dict[str, dict[str, float]]:
@@ -143,7 +143,7 @@ ROWS = (
     ),
     Standalone(
         name="append",
-        title="an append of 1 % to 10,000,000 rows, beside a full load",
+        title="an append of 1 % to 10,000,000 rows, compared with a full load",
         measure=appending,
         targets=[Target(metric="s", of=APPEND, against=FULL, at_most=0.2)],
     ),

@@ -35,7 +35,7 @@ def queries(running: Running, _seconds: float) -> dict[str, float]:
     Run each query once, after counting each table.
 
     Raises:
-        AnswerError: Some queries, which are named, fail: there is no total.
+        AnswerError: Some queries fail, so there is no total. The error names them.
     """
     taken: dict[str, float] = {}
     refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The runtime as a whole: start, memory, stop, and what authentication and row filters cost."""
+"""The runtime as a whole: startup, memory, stop, and the cost of authentication and row filters."""
 
 import subprocess
 import sys
@@ -141,7 +141,7 @@ def row_filters(environment: Environment, _number: int, effort: Effort) -> dict[
     """
     Compare a key that has a row filter with a key that writes the same filter into each statement.
 
-    The statements return the same rows. 1,000 keys have filters, each its own.
+    The statements return the same rows. 1,000 keys have different filters.
     """
     condition = "NOT returned"
     filters = [*(f"id % 1000 = {number}" for number in range(999)), condition]
@@ -186,7 +186,7 @@ ROWS = (
     ),
     Standalone(
         name="row-filter",
-        title="a key with a row filter (one of 1,000), beside the filter in the statement",
+        title="a key with a row filter (one of 1,000), compared with the filter in the statement",
         measure=row_filters,
         targets=[
             Target(of=FILTERED, metric="start s", at_most=5.0),

@@ -170,7 +170,7 @@ def _tokens(sql: str) -> list[Token]:
     try:
         tokens = DIALECT.tokenize(sql)
     except TokenError as exc:
-        raise SqlSyntaxError("A text, name or comment is not closed.") from exc
+        raise SqlSyntaxError("A string, name or comment is not closed.") from exc
     found: list[Token] = []
     for token in tokens:
         before = found[-1] if found else token

@@ -166,6 +166,6 @@ def _federated_token(params: AzureParams) -> str:
         data = read_regular_file(Path(params.abfs_federated_token_file or ""), _MAX_FEDERATED_BYTES).data
         return parse_token(data.decode().strip())
     except UnreadableFileError as exc:
-        raise SourceError(f"The file of abfs_federated_token_file {exc}.") from None
+        raise SourceError(f"The file in abfs_federated_token_file {exc}.") from None
     except (ValueError, InvalidValueError):
-        raise SourceError("The file of abfs_federated_token_file holds no token.") from None
+        raise SourceError("The file in abfs_federated_token_file contains no token.") from None

@@ -102,7 +102,7 @@ class LogCopy:
             yield
 
     def copy_deletion_vectors(self) -> None:
-        """Copy the deletion vectors. Raises the errors of `steps`."""
+        """Copy the deletion vectors. Raises the same errors as `steps`."""
         for path in sorted(self._vectors):
             # Vectors replaced by later versions may have been deleted.
             if self._root.has(path):

@@ -209,7 +209,7 @@ class FlightSqlSource(Source):
             raise self._elsewhere(url.hostname)
 
     def _elsewhere(self, host: str | None) -> SourceError:
-        """Return the error for *host*, which the server chose. It is shown only if it is not a credential."""
+        """Return the error for *host*, which the server chose. The host is shown unless it contains a credential."""
         try:
             shown = f" on {parse_host(host or '')}"
         except InvalidValueError:

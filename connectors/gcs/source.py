@@ -97,7 +97,7 @@ def _credentials(params: GcsParams) -> Any:
             json.loads(text or ""), audience=None, additional_claims={"scope": _SCOPE}
         )
     except UnreadableFileError as exc:
-        raise SourceError(f"The file of gcs_service_account_path {exc}.") from None
+        raise SourceError(f"The file in gcs_service_account_path {exc}.") from None
     except MemoryError:
         raise
     except Exception as exc:  # noqa: BLE001 (see below)

@@ -99,7 +99,7 @@ def _looked_up(path: Path, table: str, catalog_name: str, deadline: Deadline) ->
     try:
         # Check before opening, because opening a pipe would wait for a writer.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise SourceError("The file of iceberg_catalog is not a regular file.")
+            raise SourceError("The file in iceberg_catalog is not a regular file.")
         timeout_s = max(0.0, min(_LOCK_S, deadline.left_s))
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=timeout_s)) as connection:
             connection.execute("PRAGMA trusted_schema = off")
@@ -107,13 +107,13 @@ def _looked_up(path: Path, table: str, catalog_name: str, deadline: Deadline) ->
             connection.set_progress_handler(lambda: deadline.passed, _STEPS)
             row = connection.execute(_LOOKUP, key).fetchone()
     except OSError as exc:
-        raise SourceError(f"The file of iceberg_catalog cannot be read: {exc.strerror}.") from None
+        raise SourceError(f"The file in iceberg_catalog cannot be read: {exc.strerror}.") from None
     except sqlite3.Error as exc:
         deadline.check()
         # The lowest byte of an extended code is the primary code.
         is_locked = getattr(exc, "sqlite_errorcode", 0) & 0xFF in _LOCKED
         reason = "locked by another program; the next refresh will retry" if is_locked else _NO_CATALOG
-        raise SourceError(f"The file of iceberg_catalog is {reason}.") from None
+        raise SourceError(f"The file in iceberg_catalog is {reason}.") from None
     if row is None:
         return None
     if not isinstance(row[0], str):

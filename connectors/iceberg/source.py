@@ -230,7 +230,7 @@ class _Table:
         path = inside(plain.removeprefix(start)) if plain.startswith(start) else None
         if path is None:
             raise SourceError(
-                f"The metadata of '{self._root.shown}' reference a file outside the table: only files in the table can "
+                f"The metadata of '{self._root.shown}' names a file outside the table: only files in the table can "
                 "be read."
             )
         return path
@@ -290,7 +290,7 @@ _PRIMITIVES: Mapping[type[types.IcebergType], pa.DataType] = {
 
 def _column(field: types.NestedField) -> Column:
     """
-    Return the column for *field*. Its key is the field id, and so are the keys of its parts.
+    Return the column for *field*. The key of the column, and of each of its parts, is the field id.
 
     Raises:
         TypeError: The field's type is unknown here.

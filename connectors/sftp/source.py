@@ -121,7 +121,7 @@ class SftpServer(FileServer[SftpParams]):
             raise
         except Exception as exc:  # noqa: BLE001 (its text may quote the key)
             why = exc.strerror if isinstance(exc, OSError) else "it is not a key, or the passphrase is wrong"
-            raise SourceError(f"The file of sftp_private_key_file cannot be used: {why}.") from None
+            raise SourceError(f"The file in sftp_private_key_file cannot be used: {why}.") from None
 
     def _entry(self, path: str) -> Entry | None:
         with self._explained(f"'{self._url}{path}' cannot be looked up"):

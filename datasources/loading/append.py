@@ -100,7 +100,7 @@ def check_result(dataset: DatasetConfig, of_source: Column, columns: Sequence[Co
     if column is None or column.type != of_source.type:
         raise SourceError(
             f"The refresh_sql of {dataset.name} must keep the time_column '{of_source.name}' as it is "
-            f"({of_source.type:.80}): the next refresh finds newer rows by it."
+            f"({of_source.type:.80}): the next refresh uses it to find newer rows."
         )
 
 

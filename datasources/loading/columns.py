@@ -71,5 +71,5 @@ def refuse_changes(dataset: str, served: Sequence[Column], new: Sequence[Column]
     what = ", ".join(differences[:3]) or "they are in a different order"
     raise SchemaChangedError(
         f"The columns of {dataset} changed ({what}{more}) and on_schema_change is fail: "
-        "the previously loaded data stays in place; set it to accept to use the new columns."
+        "the previously loaded data stays in place. To use the new columns, set on_schema_change to accept."
     )

@@ -14,7 +14,7 @@ class DatasetManager(DatasetControl, Protocol):
     """
     The `DatasetControl` of the process that holds the lock of the state directory.
 
-    The constructor raises the errors of `manager_of`.
+    The constructor raises the same errors as `manager_of`.
     """
 
     @property

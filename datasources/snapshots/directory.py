@@ -189,7 +189,7 @@ class SnapshotDirectory:
 
     def withdraw_damaged(self) -> dict[str, str]:
         """
-        Stop serving snapshots whose files are missing or damaged, and delete what is left of these files.
+        Stop serving snapshots whose files are missing or damaged, and delete the remains of these files.
 
         A file is read only if its stamp has changed since the file was last known to be good.
 

@@ -357,7 +357,7 @@ class SnapshotBuilder:
         if self._engine.has_current(dataset, snapshot_path(self.state_dir, served), load):
             raise SourceEmptyError(
                 f"The source of {dataset.name} has no rows and on_empty is fail: the {served.rows} previously loaded "
-                "rows stay in place; set it to accept to serve an empty dataset."
+                "rows stay in place. To serve an empty dataset, set on_empty to accept."
             )
 
     def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:

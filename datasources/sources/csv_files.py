@@ -404,7 +404,7 @@ class Csv(FileFormat):
 
     def _dates(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> dict[str, Found]:
         """
-        Return how to read those of the columns *names* whose dates are not in ISO 8601, by column name.
+        Return how to read the columns among *names* whose dates are not in ISO 8601, by column name.
 
         Exactly one format must fit, and it must be the same in each file. The engine itself reads 03/04/2026 as 3
         April, or as 4 March if another date in the file requires it.

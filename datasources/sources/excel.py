@@ -215,7 +215,7 @@ class Excel(FileFormat):
         if self.params.range is None:
             first = first[: max((at for at, value in enumerate(first, 1) if value is not None), default=0)]
         if not first:
-            raise SourceError(f"'{file.shown}' has no data in it.")
+            raise SourceError(f"'{file.shown}' contains no data.")
         nulls = frozenset(self.params.null_values or [""])
         has_header = self.params.csv_has_header is not False
         table = _Table(first, file.shown, nulls, has_header=has_header)
@@ -262,7 +262,7 @@ class Excel(FileFormat):
         if wanted is None:
             raise SourceError(f"'{file.shown}' has no visible sheet: set params.sheet.")
         names = ", ".join(f"'{sheet.title}'" for sheet in book.worksheets[:_MAX_NAMED_SHEETS])
-        raise SourceError(f"'{file.shown}' has no sheet '{wanted}', but {names}.")
+        raise SourceError(f"'{file.shown}' has no sheet '{wanted}', only {names}.")
 
 
 def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
@@ -292,7 +292,7 @@ def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
 def _library(file: PinnedFile) -> Any:
     """Import the library. Startup refuses a missing library only if the configuration shows that it is needed."""
     if not EXCEL.is_installed:
-        raise SourceError(f"'{file.shown}' needs a library from the extra sources: {EXCEL.install_command}.")
+        raise SourceError(f"'{file.shown}' needs a library from the sources extra: {EXCEL.install_command}.")
     library = import_module(EXCEL.module)
     reader: Any = import_module("openpyxl.worksheet._reader")  # The library has no option for this either.
     reader.from_ISO8601, reader.from_excel = _moment, _date

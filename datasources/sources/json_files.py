@@ -85,7 +85,7 @@ class Json(FileFormat):
         return str(error)
 
     def other_reason(self, text: str) -> str:
-        """Name the keys of an object in a column that the engine cannot distinguish."""
+        """Return a reason that names a key if the engine cannot distinguish two keys of an object in a column."""
         if (found := _DUPLICATE.search(text)) is not None:
             return f"objects in a column have the key '{found[1]}' twice in different case: rename one of the keys"
         return super().other_reason(text)
@@ -179,7 +179,7 @@ def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _is_rounded(token: bytes) -> bool:
-    """Return whether a double does not keep a number with a fraction or an exponent."""
+    """Return True if a double cannot represent a number that has a fraction or an exponent."""
     if len(token) < _LONG and b"e" not in token.lower():
         return False
     number = token.decode("ascii", "replace")

@@ -72,7 +72,7 @@ def ends(file: PinnedFile, compression: str, deadline: Deadline) -> tuple[bytes,
     is_plain = compression == "UNCOMPRESSED"
     head, last = _plain_ends(file, deadline) if is_plain else _compressed_ends(file, compression, deadline)
     if not last:
-        raise SourceError(f"'{file.shown}' has no data in it.")
+        raise SourceError(f"'{file.shown}' contains no data.")
     return head.removeprefix(codecs.BOM_UTF8), last
 
 

@@ -100,7 +100,7 @@ class ViewScan(Scan):
         for name, type_, *_ in connection.execute(f"DESCRIBE {sql}").fetchall():
             if "ENUM(" in type_:
                 raise SourceError(
-                    f"The type of the column {name} contains values of rows that are left out: cast it to VARCHAR."
+                    f"The type of the column {name} lists values of rows that the view leaves out: cast it to VARCHAR."
                 )
         return sql
 

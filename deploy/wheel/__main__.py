@@ -1,4 +1,4 @@
-"""The program `querykeep`: the commands of the client and, with the extra `server`, those of `manage.py`."""
+"""The program `querykeep`: the commands of the client and, with the `server` extra, those of `manage.py`."""
 
 import sys
 

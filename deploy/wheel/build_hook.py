@@ -12,7 +12,7 @@ WITHOUT_CONSOLE = "QUERYKEEP_WITHOUT_CONSOLE"
 
 
 class ConsoleHook(BuildHookInterface[Any]):
-    """Builds what is out of date; an sdist has the built page, so that its wheel needs no Node.js."""
+    """Builds the page if it is out of date. An sdist contains it, so building a wheel needs no Node.js."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the page, unless its files belong to the sources that are packed."""

@@ -213,7 +213,8 @@ class Definitions:
             always = [] if database in self._macros else [*MACROS, *IN_KEY_CATALOGS]
             texts = [*always, *(macro.definition for macro in new)]
             definitions = [f"CREATE MACRO {database}.main.{text}" for text in texts]
-            cursor.execute("; ".join(["BEGIN", *definitions, "COMMIT"]))
+            # Without USE, DuckDB does not find the macros that a macro calls.
+            cursor.execute("; ".join([f"USE {database}", "BEGIN", *definitions, "COMMIT"]))
             self.renew_cursors()
             self._macros[database] = known | {macro.name for macro in new}
 

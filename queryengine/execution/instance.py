@@ -219,7 +219,7 @@ class EngineInstance:
         """
         Check and define everything that *statement* needs, including the *rows* that its key sees, until it has begun.
 
-        Raises the errors of `run`.
+        Raises the same errors as `run`.
         """
         try:
             self._definitions.require(statement)

@@ -3,9 +3,9 @@ The catalogs of keys that may see only part of the data, in one DuckDB instance.
 
 Statements of such a key run in a separate database. Whole datasets are views there, as they are in `runtime`. Rows that
 a key may not see must not affect its statements, not even their errors, plans, estimates or row order. Therefore a
-dataset with a row filter or masks, and a declared view, is a copy that contains only what is visible. The copy is made
-when a statement first reads it, and all keys with the same rule share it. A dataset of which only columns are hidden is
-a secure view.
+dataset with a row filter or masks, and a declared view, is a copy that contains only the visible rows and values. The
+copy is created when a statement first reads it, and all keys with the same rule share it. A dataset of which only
+columns are hidden is a secure view.
 """
 
 import logging
@@ -333,7 +333,7 @@ def _type_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:
     """Return the type of the only column of *sql*, which selects an expression of a rule."""
     found = _columns(cursor, sql)
     if len(found) != 1:
-        raise UnfitRuleError("an expression gives more than one column")
+        raise UnfitRuleError("an expression returns more than one column")
     return next(iter(found.values()))
 
 
@@ -392,7 +392,7 @@ def rows_of(
         items.append(f"{value} AS {actual}")
     sql = f"SELECT {', '.join(items)} {source}"
     if [*_columns(cursor, sql)] != [named[column] for column in listed]:
-        raise UnfitRuleError("a mask gives more than one column")
+        raise UnfitRuleError("a mask returns more than one column")
     return sql if table is None else f"SELECT {', '.join(items)}, {alias}.rowid AS {_POSITION} {source}"
 
 

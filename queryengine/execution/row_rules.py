@@ -63,7 +63,7 @@ def means(config: RuntimeConfig) -> Iterable[str]:
         rules = {rule.dataset: rule for rule in key.scope.rules} if key.scope is not None else {}
         for name in sorted(rules.keys() | (views & key.scope.relations)) if key.scope is not None else ():
             is_copy = name in views or rules[name].needs_copy
-            yield f"{key.name}: {name} is {'a copy of what the key sees' if is_copy else 'a secure view'}"
+            yield f"{key.name}: {name} is {'a copy of the visible rows and values' if is_copy else 'a secure view'}"
 
 
 def fault_of(rule: DatasetRule, message: str, file: Path) -> ConfigFault:

@@ -142,7 +142,7 @@ class Threads:
         self._began_s = 0.0
 
     def begin(self, pattern: str | None) -> None:
-        """Set the number for a statement with *pattern*. Raises the errors of *set_number*."""
+        """Set the number for a statement with *pattern*. Raises the same errors as *set_number*."""
         if pattern not in self._light:
             self._in_a_row = 0
             self._set(self._most)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import StatementError
+from queryengine.gate.lexer import scan
+from queryengine.gate.rewriting import is_sorted
 from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
 
@@ -76,6 +78,10 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
     """
     Gate all views of *config*. Return it with the gated SQL and the dependencies of each materialized view.
 
+    If a key with `datasets` may see a materialized view that does not fix the order of its rows, they are sorted.
+    Otherwise, rows that the view leaves out could decide the order, because their number decides how a join runs. A
+    cluster does not keep the order of rows anyway.
+
     Raises:
         ConfigError: See `gate_views`. Materialized views are also checked.
     """
@@ -109,17 +115,23 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
     if faults:
         raise ConfigError(faults)
 
+    scopes = [key.scope.relations for key in config.auth.named_keys if key.scope is not None]
+    shown = frozenset().union(*scopes) if config.engine is None else frozenset()
+
     def resolved(dataset: DatasetConfig) -> DatasetConfig:
         name = dataset.name.lower()
         if dataset.view is None:
             return dataset
         found = read[name]
+        sql = gated[name].statement.sql
+        if name in shown and not is_sorted(scan(sql)):
+            sql = f"FROM (\n{sql}\n) ORDER BY ALL"
         plain = [view for other, view in gated.items() if other in found and other not in materialized]
         return replace(
             dataset,
             view=replace(
                 dataset.view,
-                sql=gated[name].statement.sql,
+                sql=sql,
                 reads=tuple(sorted(found & (materialized.keys() | sources))),
                 views=tuple(ViewConfig(name=view.config.name, sql=view.statement.sql) for view in plain),
             ),

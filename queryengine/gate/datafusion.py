@@ -199,7 +199,7 @@ def _approx_percentile(call: _Call) -> list[_Edit]:
 
 
 def _struct(call: _Call) -> list[_Edit]:
-    """Rewrite `struct(x, y AS b)` to `struct_pack(c0 := x, b := y)`, but not a type as in `x::STRUCT(y INTEGER)`."""
+    """Rewrite `struct(x, y AS b)` to `struct_pack(c0 := x, b := y)`, but keep types such as `x::STRUCT(y INTEGER)`."""
     before = call.tokens[call.begin - 1] if call.begin else None
     if before is not None and (before.text == ":" or before.name) and before.word not in _BEFORE_EXPRESSION:
         return []

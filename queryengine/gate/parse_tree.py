@@ -184,7 +184,7 @@ class Reading:
             scope = self._with_macro(node, scope)
         if self._expansion > MAX_EXPANSION:
             raise SqlSyntaxError(
-                f"The functions of DataFusion in the statement come to more than {MAX_EXPANSION:,} expressions: they "
+                f"The DataFusion functions in the statement expand to more than {MAX_EXPANSION:,} expressions: they "
                 "repeat their arguments, so planning would take too long."
             )
         if class_ != "LAMBDA":

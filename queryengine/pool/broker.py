@@ -55,7 +55,7 @@ BROKER_SOCKET = "broker.sock"
 STATUS_INTERVAL_S = 0.9
 #: A client with more unread bytes than this is dropped. Lists of statements are shorter.
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
-#: Seconds that a question about all statements waits for the reports of other clients.
+#: Seconds that a request about all statements waits for the reports of other clients.
 REPORT_S = 0.5
 
 _RECEIVE_BYTES = 64 * 1024
@@ -66,7 +66,7 @@ _ACCEPT_RETRY_S = 0.1
 
 @dataclass(eq=False, slots=True)
 class _PendingQuestion:
-    """A question from *client* about all statements. It waits for the reports of the clients in `unreported`."""
+    """A request from *client* about all statements. It waits for the reports of the clients in `unreported`."""
 
     client: ClientConnection
     answer: Callable[[], Answer]
@@ -318,7 +318,7 @@ class Broker:
             self._send(other, Report(ask=serial))
 
     def _answer_questions(self, now: float) -> None:
-        """Answer the questions whose reports are complete or late."""
+        """Answer the requests whose reports are complete or late."""
         for serial, question in list(self._questions.items()):
             if question.unreported & self._clients and now < question.deadline:
                 continue

@@ -126,7 +126,7 @@ class Listener(Protocol):
         """Forget all agreements with the broker, because the connection is lost."""
 
     def tick(self, now: float) -> float:
-        """Do what is due, and return the seconds until the next call."""
+        """Perform the actions that are due, and return the seconds until the next call."""
 
 
 class BrokerLink:
@@ -217,7 +217,7 @@ class BrokerLink:
 
     def ask(self, question_of: Callable[[int], Asked]) -> Answer:
         """
-        Ask the broker the question that *question_of* returns for a number, and wait for the answer.
+        Ask the broker the request that *question_of* returns for a number, and wait for the answer.
 
         Raises:
             EngineUnavailableError: No answer arrived.
@@ -316,7 +316,7 @@ class BrokerLink:
         self._connected.set()
 
     def _lose(self, connection: _Connection) -> None:
-        """Forget a connection. Questions sent over it get no answer."""
+        """Forget a connection. Requests sent over it get no answer."""
         with self._lock:
             self._connection = None
             self._connected.clear()

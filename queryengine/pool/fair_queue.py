@@ -114,7 +114,7 @@ class FairQueue:
         most: int | None = None,
     ) -> QueueEntry:
         """
-        Request a slot for a statement of *key* ("" for a caller without a key). At most *most* of them run at once.
+        Request a slot for a statement of *key* ("" if there is no key). At most *most* of its statements run at once.
 
         The entry is admitted immediately or queued. *on_decision* is called during a later call of this object, when
         the queued entry is admitted or evicted.
@@ -249,7 +249,7 @@ class Admission:
         self, key: str, interruption: Interruption, most: int | None = None, timeout_s: float | None = None
     ) -> Callable[[], None]:
         """
-        Wait for a slot for a statement of *key* ("" for a caller without a key). At most *most* of them run at once.
+        Wait for a slot for a statement of *key* ("" if there is no key). At most *most* of its statements run at once.
 
         The wait takes at most *timeout_s* seconds, by default `queue_timeout`.
 

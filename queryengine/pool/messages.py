@@ -250,4 +250,4 @@ def decoded(payload: bytes, decoder: "msgspec.json.Decoder[_T]") -> _T:
     try:
         return decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise FrameError("a frame carries something else than it should") from None
+        raise FrameError("a frame contains an unexpected message") from None

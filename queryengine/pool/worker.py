@@ -192,7 +192,7 @@ class StatementServer:
                     connection.sendall(_error_frame(ResourceLimitError(_TOO_LARGE)))
 
     def _converse(self, connection: socket.socket) -> None:
-        """Serve one request after another. Raises the errors of `_received`."""
+        """Serve one request after another. Raises the same errors as `_received`."""
         decoder = FrameDecoder()
         patience_s = REQUEST_S
         last: Query | None = None
@@ -252,7 +252,7 @@ class StatementServer:
             if data:
                 for kind, payload in decoder.feed(data):
                     if kind is not Kind.REQUEST:
-                        raise FrameError(f"a request was expected, {kind.name} came")
+                        raise FrameError(f"expected a request, received {kind.name}")
                     return limited(decoded(payload, messages.REQUEST), self._config.query.timeout_s)
             elif data is not None:
                 if decoder.is_between_frames:
@@ -261,7 +261,7 @@ class StatementServer:
             if time.monotonic() >= until:
                 if decoder.is_between_frames and patience_s == NEXT_S:
                     return None
-                raise TimeoutError("the request comes too slowly")
+                raise TimeoutError("the request arrives too slowly")
             self.be_idle()
 
     def _arm(self, query_id: str, deadline: float, interruption: Interruption) -> None:

@@ -111,11 +111,11 @@ def program_parser(prog: str) -> Parser:
         description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",
         epilog="\n".join(
             [
-                "commands of the server, which need the extra server:",
+                "commands of the server, which need the server extra:",
                 *(f"    {name:<13}{summary}" for name, summary in SERVER_COMMANDS.items()),
                 "",
                 f"{prog} COMMAND --help shows the options of a command, with examples.",
-                "With the extra server, Django's shell, test and diffsettings work too.",
+                "With the server extra, Django's shell, test and diffsettings work too.",
             ]
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""`console`: a web page to look at a runtime, served on this machine."""
+"""`console`: a local web page for working with a runtime."""
 
 import argparse
 import os
@@ -28,11 +28,13 @@ _LOOK_EVERY_S = 1.0
 
 
 def _add_console_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("query", metavar="QUERY", nargs="?", help="a SQL statement for the editor; it is not run")
     parser.add_argument(
-        "--port", metavar="PORT", type=_port, default=0, help="port on 127.0.0.1 (default: any that is free)"
+        "query", metavar="QUERY", nargs="?", help="a SQL statement to put into the editor, but not to run"
     )
-    parser.add_argument("--no-browser", action="store_true", help="print the link only, and open no browser")
+    parser.add_argument(
+        "--port", metavar="PORT", type=_port, default=0, help="port on 127.0.0.1 (default: any free port)"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="print the link, but do not open a browser")
 
 
 def _port(text: str) -> int:
@@ -49,7 +51,7 @@ def _console(invocation: Invocation) -> None:
         try:
             server = ConsoleServer(client, assets, _about(client, options, invocation.environ), options.port)
         except OSError as exc:
-            raise UsageError(f"Port {options.port} of 127.0.0.1 cannot be used: {exc.strerror}.") from exc
+            raise UsageError(f"Port {options.port} on 127.0.0.1 cannot be used: {exc.strerror}.") from exc
         with server, _serving(server):
             console.write_line(server.make_link(fragment))
             if options.no_browser or not _has_display(invocation.environ):
@@ -81,12 +83,12 @@ def _serving(server: ConsoleServer) -> Iterator[None]:
 
 
 def _has_display(environ: Mapping[str, str]) -> bool:
-    """Return whether there are windows: a browser in the terminal would hide the link."""
+    """Return True on a graphical desktop. A browser in the terminal would hide the link."""
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 def _open_browser(link: str, directory: Path) -> None:
-    """Open *link* by way of a file in a private directory, because all users can read the arguments of a browser."""
+    """Open *link* through a file in a private directory, because all users can read the browser's arguments."""
     page = directory / "console.html"
     page.write_text(
         f'<!DOCTYPE html><meta charset="utf-8"><title>Console</title>'
@@ -97,10 +99,10 @@ def _open_browser(link: str, directory: Path) -> None:
 
 
 def _wait(server: ConsoleServer, console: Console) -> None:
-    """Return after Ctrl-C, or an hour after the last page was closed. Print a new link whenever Enter is pressed."""
+    """Wait for Ctrl-C or an hour without an open page. Print a new link each time Enter is pressed."""
     stdin = sys.stdin if console.is_interactive else None
     if stdin is not None and not console.is_quiet:
-        console.message("Press Enter for another link, and Ctrl-C to end the console.")
+        console.message("Press Enter for a new link, or Ctrl-C to stop the console.")
     try:
         while server.sessions.idle_s() < _IDLE_S:
             if stdin is None:
@@ -112,20 +114,20 @@ def _wait(server: ConsoleServer, console: Console) -> None:
                 console.write_line(server.make_link())
     except KeyboardInterrupt:
         return
-    console.message("No page was open for an hour: the console has ended.")
+    console.message("The console has stopped because no page was open for an hour.")
 
 
 _CONSOLE = Command(
     name="console",
-    summary="look at data, statements and the key in a browser",
+    summary="browse datasets, run SQL and draw charts in a browser",
     description=(
-        "Serve a page on 127.0.0.1 in which you browse datasets, run SQL, and draw charts.\n"
-        "The key stays in this process. The printed link opens the page once."
+        "Serve a web page on 127.0.0.1 for browsing datasets, running SQL and drawing charts.\n"
+        "The key stays in this process. The printed link works once."
     ),
     examples=(
         ("", "open the console for the default runtime"),
-        ("--profile production", "open it for the runtime of a profile"),
-        ("'FROM airlines' --port 8095", "with a statement in the editor, on a fixed port"),
+        ("--profile production", "open the console for the runtime of a profile"),
+        ("'FROM airlines' --port 8095", "open the console on a fixed port, with a statement in the editor"),
     ),
     add_arguments=_add_console_arguments,
     call=_console,

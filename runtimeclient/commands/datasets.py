@@ -67,7 +67,7 @@ def _add_refresh_arguments(parser: argparse.ArgumentParser) -> None:
 def _refresh(invocation: Invocation) -> None:
     options, console = invocation.options, invocation.console
     if bool(options.datasets) == options.all:
-        raise UsageError("Name the datasets to refresh, or give --all.")
+        raise UsageError("Name the datasets to refresh, or use --all.")
     failures: list[ClientError] = []
 
     @contextmanager

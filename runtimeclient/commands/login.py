@@ -137,7 +137,7 @@ def _ask_key(invocation: Invocation, profile: Profile) -> str:
     if key is not None:
         return key
     if console.stdin is None or not console.stdin.isatty():
-        raise UsageError("The key cannot be typed without a terminal: give it with --api-key-file, - for a pipe.")
+        raise UsageError("The key cannot be typed without a terminal: use --api-key-file FILE, or - for a pipe.")
     return check_api_key(getpass.getpass(f"API key of {profile.endpoint.url}: "), "that was typed")
 
 

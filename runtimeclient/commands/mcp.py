@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import mcpapi.messages as rpc
 from mcpapi.errors import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, RpcError, ToolError
 from mcpapi.messages import Message, RequestId
-from mcpapi.server import METHODS_OF_RUNTIME, Server
+from mcpapi.server import METHODS_OF_RUNTIME, USER_AGENT, Server
 from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation
 from runtimeclient.connection import STANDARD_INPUT, connect
@@ -41,7 +41,7 @@ class _Call:
 
     @contextmanager
     def run(self, sql: str) -> Iterator[Iterator[bytes]]:
-        with self._connected() as client, closing(client.sql(sql, JSON_WITH_SCHEMA)) as result:
+        with self._connected() as client, closing(client.sql(sql, JSON_WITH_SCHEMA, user_agent=USER_AGENT)) as result:
             yield result.chunks()
 
     def datasets(self) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ def _sql(invocation: Invocation) -> None:
     options, console = invocation.options, invocation.console
     given = [options.query is not None, bool(options.statements), options.file is not None]
     if sum(given) > 1:
-        raise UsageError("Give only one of QUERY, -c and -f.")
+        raise UsageError("Use only one of QUERY, -c and -f.")
     has_prompt = not any(given) and console.is_interactive
     values = parse_parameters(options.param)
     reads_input = options.file == STANDARD_INPUT or not (has_prompt or any(given))
@@ -114,7 +114,7 @@ def _sql(invocation: Invocation) -> None:
 def _check(options: argparse.Namespace, *, has_prompt: bool, reads_input: bool) -> None:
     """Reject options that contradict each other, or have no effect without others."""
     if reads_input and options.api_key is None and options.api_key_file == STANDARD_INPUT:
-        raise UsageError("Standard input holds the API key: give a QUERY, or a file of statements with -f.")
+        raise UsageError("The API key is read from standard input: specify QUERY, or a file of statements with -f.")
     if options.output is None and options.format is not None and FORMATS[options.format].is_binary:
         raise UsageError(f"The format {options.format} needs a file: name one with --output.")
     draws = options.chart is not None or options.chart_file is not None
@@ -123,7 +123,7 @@ def _check(options: argparse.Namespace, *, has_prompt: bool, reads_input: bool) 
     if options.format is not None and draws:
         raise UsageError("--format cannot be combined with a chart.")
     if options.chart_file is not None and options.output is not None:
-        raise UsageError("Give only one of --chart-file and --output.")
+        raise UsageError("Use only one of --chart-file and --output.")
     if options.chart is not None and options.output is not None and format_of(options.output) not in {None, "table"}:
         raise UsageError("A text chart needs an --output with the extension .txt or none.")
     if options.chart_file is not None and options.chart_file.suffix.lower() not in CHART_FORMATS:

@@ -1,1 +1,1 @@
-"""`querykeep console`: a web page over the HTTP API, served on this machine by the client."""
+"""`querykeep console`: a local web page that uses the HTTP API."""

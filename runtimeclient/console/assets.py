@@ -1,4 +1,4 @@
-"""The files of the page: in the wheel, or built on first use in a clone."""
+"""The files of the page. A wheel contains them, and a clone builds them on first use."""
 
 import hashlib
 import json
@@ -15,9 +15,9 @@ from pathlib import Path
 from runtimeclient.errors import ClientError, UsageError
 
 _HERE = Path(__file__).parent
-#: What esbuild made, with the licences of the libraries. It is in the wheel, and not in the repository.
+#: The output of esbuild, and the licences of the libraries. The wheel contains it, but the repository does not.
 BUILT = _HERE / "assets"
-#: The sources of the page. They are in the repository, and not in the wheel.
+#: The sources of the page. The repository contains them, but the wheel does not.
 SOURCES = _HERE / "page"
 _STAMP = "sources.sha256"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".txt": "text/plain"}
@@ -34,27 +34,27 @@ class Asset:
 
 def load(tell: Callable[[str], None]) -> Mapping[str, Asset]:
     """
-    Return the files of the page by path. In a clone they are built first unless they are up to date.
+    Return the files of the page by path. In a clone, build them first unless they are up to date.
 
     Args:
-        tell: Called with a line that explains a wait.
+        tell: Called with a line that explains why the command waits.
 
     Raises:
-        UsageError: Node.js is missing, or the files are.
+        UsageError: Node.js or the files are missing.
         ClientError: The build failed.
     """
     ensure_built(tell)
     files = sorted(file for file in BUILT.glob("*") if file.name != _STAMP) if BUILT.is_dir() else []
     assets = {f"/{file.name}": Asset(file.read_bytes(), _content_type(file)) for file in files}
     if "/index.html" not in assets:
-        raise UsageError("This installation lacks the files of the console: install a wheel of Querykeep.")
+        raise UsageError("The files of the console are missing from this installation: install Querykeep from a wheel.")
     return assets
 
 
 def ensure_built(tell: Callable[[str], None]) -> None:
-    """In a clone, build the page unless it is up to date. Raises the errors of `build`."""
+    """In a clone, build the page unless it is up to date. Raises the same errors as `build`."""
     if SOURCES.is_dir() and _stamp(BUILT) != digest_of(SOURCES):
-        tell("Building the page of the console, which takes up to a minute ...")
+        tell("Building the console page. This takes up to a minute ...")
         build(SOURCES, BUILT)
 
 
@@ -67,7 +67,7 @@ def build(sources: Path, built: Path) -> None:
         ClientError: The build failed.
     """
     if shutil.which("npm", path=_path()) is None:
-        raise UsageError("Building the page of the console needs Node.js 20 or later with npm; a wheel contains it.")
+        raise UsageError("Building the console page requires Node.js 20 or later with npm. Wheels include the page.")
     with tempfile.TemporaryDirectory(prefix="querykeep-console-") as temporary:
         work = Path(temporary, "page")
         shutil.copytree(sources, work, ignore=shutil.ignore_patterns("node_modules"))
@@ -81,7 +81,7 @@ def build(sources: Path, built: Path) -> None:
 
 
 def digest_of(sources: Path) -> str:
-    """Return a digest of the sources, the lock file included."""
+    """Return a digest of the sources, including the lock file."""
     files = sorted(file for file in sources.rglob("*") if file.is_file() and "node_modules" not in file.parts)
     listed = [(str(file.relative_to(sources)), hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
@@ -100,7 +100,7 @@ def _content_type(file: Path) -> str:
 
 
 def _path() -> str:
-    """Return where programs are: Node.js may be a package of this environment."""
+    """Return the search path for programs, because Node.js can be a package in this environment."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
@@ -112,4 +112,4 @@ def _run(directory: Path, *command: str) -> None:
     )
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()[-5:]
-        raise ClientError(f"The page of the console was not built: {command[0]} failed: {' '.join(lines)}")
+        raise ClientError(f"Building the console page failed. Output of {command[0]}: {' '.join(lines)}")

@@ -1,4 +1,4 @@
-"""Passes a request of the page on to the runtime with the key, and streams the response back."""
+"""Forwards a request from the page to the runtime with the key, and streams the response back."""
 
 import io
 import json
@@ -22,14 +22,14 @@ _RESPONSE_HEADERS = (
     *("Content-Type", "X-Request-Id", "X-Query-Id", "X-Cache", "Retry-After", "Allow"),
     *("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"),
 )
-#: The last chunk of such a response would be taken for the begin of the next one.
+#: The browser would read the last chunk of such a response as the start of the next response.
 _WITHOUT_BODY = frozenset({204, 205, 304})
 _PARQUET = "application/vnd.apache.parquet"
 _LOOK_EVERY_S = 0.25
 
 
 class Request(NamedTuple):
-    """A request of the page that was checked."""
+    """A validated request from the page."""
 
     method: str
     target: str  # path and query string
@@ -38,17 +38,17 @@ class Request(NamedTuple):
 
 
 class Browser(Protocol):
-    """The other end: where a response is written."""
+    """The browser, to which a response is written."""
 
     connection: socket.socket
 
     def begin(self, status: int, headers: Mapping[str, str]) -> "Body":
-        """Send status and headers; return the stream of the body."""
+        """Send the status and headers, and return the stream for the body."""
 
 
 class Body(io.RawIOBase):
     """
-    A body in chunks. Without `end`, no client takes it for complete.
+    A chunked body. Unless `end` is called, no client considers the body complete.
 
     Args:
         send: Writes bytes to the browser.
@@ -58,22 +58,22 @@ class Body(io.RawIOBase):
         self._send = send
 
     def writable(self) -> bool:
-        """Return that this stream can be written."""
+        """Return True, because this stream is writable."""
         return True
 
     def write(self, content: Any) -> int:
-        """Send one chunk; an empty one would be the last."""
+        """Send one chunk, unless it is empty, because an empty chunk would end the body."""
         if size := len(memoryview(content)):
             self._send(b"%x\r\n%b\r\n" % (size, content))
         return size
 
     def end(self) -> None:
-        """Send the last chunk: the body is complete."""
+        """Send the last chunk, which completes the body."""
         self._send(b"0\r\n\r\n")
 
 
 class Connection:
-    """The connection to the runtime during one request. It is cut when the browser disconnects."""
+    """The connection to the runtime for one request. It is shut down when the browser disconnects."""
 
     def __init__(self) -> None:
         self._stream: Any = None
@@ -81,7 +81,7 @@ class Connection:
         self._lock = threading.Lock()
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Remember the stream that httpcore has opened."""
+        """Remember the stream that httpcore opened."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             with self._lock:
                 self._stream = info["return_value"]
@@ -89,25 +89,25 @@ class Connection:
                     self._shut_down()
 
     def cut(self) -> None:
-        """End the request: whoever waits for the runtime gets an error, and the runtime stops the statement."""
+        """Shut down the connection. A thread that waits for the runtime gets an error, and the statement is stopped."""
         with self._lock:
             self._is_cut = True
             self._shut_down()
 
     def _shut_down(self) -> None:
         if self._stream is not None:
-            # Closing a socket would not wake up a thread that reads from it.
+            # Closing a socket would not wake a thread that reads from it.
             with suppress(OSError):
                 self._stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 def pass_on(request: Request, client: RuntimeClient, browser: Browser) -> None:
     """
-    Send *request* to the runtime, and its response to the browser. Nothing is kept.
+    Send *request* to the runtime and the response to the browser. Nothing is stored.
 
     Raises:
-        ConnectionFailedError: The runtime does not respond. Nothing was sent to the browser yet.
-        OSError: The browser is gone, or the response was cut, so that the browser must not take it for complete.
+        ConnectionFailedError: The runtime does not respond. Nothing has been sent to the browser.
+        OSError: The browser has disconnected, or the response is incomplete and must not look complete.
     """
     headers = {name: value for name in _REQUEST_HEADERS if (value := request.headers.get(name)) is not None}
     is_parquet = headers.get("Accept") == _PARQUET
@@ -123,9 +123,9 @@ def pass_on(request: Request, client: RuntimeClient, browser: Browser) -> None:
         found = {name: response.headers.get(name) for name in _RESPONSE_HEADERS}
         kept = {name: masked(value, client.api_key) for name, value in found.items() if value is not None}
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise ConnectionFailedError("The response is compressed, so it is not that of a runtime.")
+            raise ConnectionFailedError("The response is compressed, so the server is not a runtime.")
         if response.status_code < 200 or response.status_code in _WITHOUT_BODY:
-            raise ConnectionFailedError(f"The response has status {response.status_code}: it is not that of a runtime.")
+            raise ConnectionFailedError(f"The server is not a runtime: the response has status {response.status_code}.")
         if is_parquet and response.status_code == 200:
             body = browser.begin(200, {**kept, "Content-Type": _PARQUET})
             stream = io.BufferedWriter(body)
@@ -138,19 +138,19 @@ def pass_on(request: Request, client: RuntimeClient, browser: Browser) -> None:
             return
         chunks = response.iter_raw()
         if response.status_code != 200 or request.target.partition("?")[0] != "/v1/sql":
-            # Short, and for people: a server may repeat what it was sent.
+            # An error message, which is short. A server may repeat the request, including the key.
             chunks = iter([masked(_read(response).decode("latin-1"), client.api_key).encode("latin-1")])
         body = browser.begin(response.status_code, kept)
         try:
             for chunk in chunks:
                 body.write(chunk)
         except httpx.TransportError as exc:
-            raise ConnectionAbortedError("The runtime broke off its response.") from exc
+            raise ConnectionAbortedError("The runtime ended its response early.") from exc
         body.end()
 
 
 def problem(status: int, code: str, detail: str) -> bytes:
-    """Return a body in the form of the runtime's errors."""
+    """Return an error body in the runtime's format."""
     return json.dumps({"type": "about:blank", "title": "", "status": status, "detail": detail, "code": code}).encode()
 
 
@@ -160,15 +160,15 @@ def _read(response: httpx.Response, most: int = 4 << 20) -> bytes:
         for chunk in response.iter_raw():
             body += chunk
             if len(body) > most:
-                raise ConnectionFailedError("The response is too long to be that of a runtime.")
+                raise ConnectionFailedError("The response is too long, so the server is not a runtime.")
     except httpx.TransportError as exc:
-        raise ConnectionFailedError("The runtime broke off its response.") from exc
+        raise ConnectionFailedError("The runtime ended its response early.") from exc
     return bytes(body)
 
 
 @contextmanager
 def _cutting(connection: Connection, browser: socket.socket) -> Iterator[None]:
-    """Cut *connection* if the browser disconnects during the block."""
+    """Shut down *connection* if the browser disconnects during the block."""
     is_over = threading.Event()
 
     def watch() -> None:

@@ -1,8 +1,8 @@
 """
-The local server of the page: its files, its sessions, and `/v1` of the runtime.
+The console's local server. It serves the files of the page, its sessions, and the runtime's `/v1`.
 
-Anybody on this machine, and any web page in the user's browser, can connect to this port. Everything except the files
-of the page, which contain no data, needs a session. `docs/security.md` lists the threats.
+Any user of this machine, and any web page in the user's browser, can connect to this port. Everything except the files
+of the page, which contain no data, requires a session. `docs/security.md` lists the threats.
 """
 
 import json
@@ -27,11 +27,11 @@ SESSION_HEADER = "X-Console-Session"
 _MAX_BODY_BYTES = 16 << 20
 _MAX_TOKEN_BYTES = 128
 _SILENCE_S = 60.0
-#: Anybody on this machine can open thousands of connections. The oldest one without a session is closed for a new one.
+#: Any user of this machine can open thousands of connections. A new one closes the oldest without a session.
 _MAX_STRANGERS = 64
 _TARGET = re.compile(r"/v1/[A-Za-z0-9._~%/-]*(\?[A-Za-z0-9._~%=&-]*)?")
-#: Scripts and connections: ours only. The editor makes style sheets, which need the nonce of the page. No text becomes
-#: HTML: without a policy of trusted types, browsers refuse it.
+#: Only our own scripts and connections are allowed. The editor creates style sheets, which need the page's nonce.
+#: Browsers refuse to turn text into HTML, because there is no trusted types policy.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data: blob:;"
     " connect-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none';"
@@ -47,7 +47,7 @@ _HEADERS = {
 
 
 class Refusal(NamedTuple):
-    """Why a request is refused."""
+    """The reason why a request is refused."""
 
     status: int
     code: str
@@ -60,8 +60,8 @@ class ConsoleServer(ThreadingHTTPServer):
 
     Args:
         assets: The files of the page by path.
-        about: What the page shows about the runtime, as JSON; it contains no key.
-        port: 0 takes any free port.
+        about: The facts about the runtime that the page shows, as JSON. They do not include the key.
+        port: The port, or 0 for any free port.
     """
 
     daemon_threads = True
@@ -76,18 +76,18 @@ class ConsoleServer(ThreadingHTTPServer):
         self.about = about
         self.sessions = Sessions()
         self._lock = threading.Lock()
-        self._strangers: dict[socket.socket, None] = {}  # connections that have shown no session, oldest first
+        self._strangers: dict[socket.socket, None] = {}  # connections without a session, oldest first
         self.port = int(self.server_address[1])
-        #: Other names for this address could belong to a web page that wants to read from it (DNS rebinding), and
-        #: localhost is also [::1], whose port may belong to another user.
-        self.host = f"127.0.0.1:{self.port}".removesuffix(":80")  # the default, which browsers leave out
+        #: Another name for this address could belong to a hostile web page (DNS rebinding). localhost can also mean
+        #: [::1], where another user may own the port.
+        self.host = f"127.0.0.1:{self.port}".removesuffix(":80")  # browsers omit the default port
 
     def make_link(self, fragment: str = "") -> str:
-        """Return a URL that opens the page once. Browsers send fragments to nobody."""
+        """Return a URL that opens the page once. Browsers never send the fragment, which contains the token."""
         return f"http://{self.host}/#token={self.sessions.make_token()}{fragment}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own."""
+        """Serve a connection in its own thread."""
         with self._lock:
             self._strangers[request] = None
             if len(self._strangers) > _MAX_STRANGERS:
@@ -98,19 +98,19 @@ class ConsoleServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection to its end."""
+        """Serve a connection until it ends."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self.trust(request)
 
     def trust(self, connection: socket.socket) -> None:
-        """Leave a connection open, whatever the number of others."""
+        """Exempt a connection from the limit on connections without a session."""
         with self._lock:
             self._strangers.pop(connection, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print no traceback: a browser may disconnect at any time."""
+        """Print no traceback, because a browser can disconnect at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -122,13 +122,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: ConsoleServer
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the base class)
-        """Log nothing: a request target can contain a statement."""
+        """Log nothing, because a request target can contain a statement."""
 
     def do_GET(self) -> None:
         """Serve a file of the page, the session, or the runtime's API."""
         path = self.path.partition("?")[0]
         if self.command == "GET" and ("Content-Length" in self.headers or "Transfer-Encoding" in self.headers):
-            self.close_connection = True  # nobody reads this body, so it would be taken for the next request
+            self.close_connection = True  # the body is not read, so it would be parsed as the next request
         if refusal := self._refuse_host():
             self._refuse(refusal)
         elif self.command == "GET" and (asset := self.server.assets.get("/index.html" if path == "/" else path)):
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "POST" and path == "/session":
             self._open_session()
         elif not self.server.sessions.is_open(self.headers.get(SESSION_HEADER)):
-            self._refuse(Refusal(401, "console_session", "This page has no session: open the link of the console."))
+            self._refuse(Refusal(401, "console_session", "This page has no session. Open the console's link."))
         else:
             self.server.trust(self.connection)
             self._serve_session(path)
@@ -151,19 +151,19 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith("/v1/"):
             self._pass_on()
         else:
-            self._refuse(Refusal(404, "not_found", "The console has only its page, and /v1 of the runtime."))
+            self._refuse(Refusal(404, "not_found", "The console serves only its page and the runtime's /v1."))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what cannot be parsed, or has another method. The base class would send HTML without our headers."""
-        self.request_version = self.protocol_version  # without one, there would be no headers at all
+        """Refuse a malformed request or an unsupported method. The base class would send HTML without our headers."""
+        self.request_version = self.protocol_version  # without a version, no headers would be sent
         self._refuse(Refusal(int(code), "bad_request", f"{HTTPStatus(code).phrase}."))
 
     def begin(self, status: int, headers: Mapping[str, str]) -> Body:
-        """Send status and headers of a response; return its body."""
+        """Send the status and headers of a response, and return the stream for its body."""
         sandbox = {"Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'"}
         self.send_response(status)
         for name, value in {**sandbox, **headers, **_HEADERS, "Transfer-Encoding": "chunked"}.items():
-            # A header of the runtime, which may be anything, must not become two.
+            # A header from the runtime can contain anything, but must not become two headers.
             self.send_header(name, re.sub(r"[^ -~]", "?", value))
         self.end_headers()
         return Body(self.wfile.write)
@@ -174,12 +174,12 @@ class _Handler(BaseHTTPRequestHandler):
         return Refusal(403, "console_host", f"Open the console as http://{self.server.host}/.")
 
     def _refuse_origin(self) -> Refusal | None:
-        """Refuse a request from a page of another origin. Browsers send Origin with every POST."""
+        """Refuse a request from a page with another origin. Browsers send Origin with every POST."""
         own = [f"http://{self.server.host}"]
         origins = self.headers.get_all("Origin", [] if self.command == "POST" else own)
         if origins == own and self.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin":
             return None
-        return Refusal(403, "console_origin", "This request does not come from the page of the console.")
+        return Refusal(403, "console_origin", "This request was not sent by the console's page.")
 
     def _open_session(self) -> None:
         body = self._read_body(_MAX_TOKEN_BYTES)
@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         session = self.server.sessions.open(body.decode("ascii", "replace"))
         if session is None:
-            detail = "This link was used before, or is too old. Press Enter where the console runs for a new one."
+            detail = "This link has already been used or has expired. Press Enter in its terminal for a new link."
             self._refuse(Refusal(403, "console_token", detail))
         else:
             self._send_json({"session": session})
@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         segments = unquote(self.path.partition("?")[0]).split("/")
         if not _TARGET.fullmatch(self.path) or not {".", ".."}.isdisjoint(segments):
-            self._refuse(Refusal(400, "console_target", "This path is not one of the runtime's API."))
+            self._refuse(Refusal(400, "console_target", "This path is not part of the runtime's API."))
             return
         body = self._read_body(_MAX_BODY_BYTES) if self.command == "POST" else None
         if self.command == "POST" and body is None:
@@ -212,10 +212,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _read_body(self, most: int) -> bytes | None:
-        """Return the body of a request; if it is longer than *most* or cannot be read, refuse it and return None."""
+        """Return the request body. Refuse the request and return None if it is too long or cannot be read."""
         lengths = self.headers.get_all("Content-Length", [])
         if len(lengths) != 1 or not re.fullmatch("[0-9]{1,9}", lengths[0]) or "Transfer-Encoding" in self.headers:
-            self._refuse(Refusal(411, "length_required", "Send a body with one Content-Length."))
+            self._refuse(Refusal(411, "length_required", "Send a body with exactly one Content-Length header."))
             return None
         if int(lengths[0]) > most:
             self._refuse(Refusal(413, "body_too_large", f"The request body is longer than {most:,} bytes."))
@@ -243,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         body.end()
 
     def _refuse(self, refusal: Refusal) -> None:
-        # A body that was not read would be taken for the next request.
+        # An unread body would be parsed as the next request.
         self.close_connection = True
         body = self.begin(refusal.status, {"Content-Type": "application/problem+json", "Connection": "close"})
         body.write(problem(*refusal))

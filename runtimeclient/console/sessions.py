@@ -1,27 +1,27 @@
-"""Who may use the page: links that work once, the sessions that they open, and the time without any."""
+"""Access to the page: links that work once, the sessions that they open, and the time since the last use."""
 
 import hashlib
 import secrets
 import threading
 import time
 
-#: Enough for anybody's tabs; a link opens one session, and tabs of one browser share theirs.
+#: The maximum number of links and of sessions. A link opens one session, which the tabs of one browser share.
 _MOST = 64
 _LINK_LIFETIME_S = 600.0
 
 
 def _digest(secret: str) -> bytes:
-    """Return a digest to look up: neither the time of the search nor a dump shows the secret."""
+    """Return the digest under which a secret is stored, so that neither timing nor a memory dump reveals the secret."""
     return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()
 
 
 class Sessions:
-    """The links that wait to be opened, and the open sessions. All methods may be called from any thread."""
+    """The unused links and the open sessions. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._links: dict[bytes, float] = {}  # when each was made
-        self._sessions: dict[bytes, float] = {}  # when each was opened
+        self._links: dict[bytes, float] = {}  # when each link was created
+        self._sessions: dict[bytes, float] = {}  # when each session was opened
         self._used_at = time.monotonic()
 
     def make_token(self) -> str:
@@ -33,7 +33,7 @@ class Sessions:
         return token
 
     def open(self, token: str) -> str | None:
-        """Open a session with a token, which is used up; None if it is unknown, too old, or used before."""
+        """Exchange a token for a session. Return None if the token is unknown, expired or already used."""
         with self._lock:
             made_at = self._links.pop(_digest(token), None)
             if made_at is None or time.monotonic() - made_at > _LINK_LIFETIME_S:
@@ -45,7 +45,7 @@ class Sessions:
             return session
 
     def is_open(self, session: str | None) -> bool:
-        """Return whether *session* is open, which counts as a use."""
+        """Return True if *session* is open. This call counts as a use."""
         with self._lock:
             if session is None or _digest(session) not in self._sessions:
                 return False
@@ -53,7 +53,7 @@ class Sessions:
             return True
 
     def idle_s(self) -> float:
-        """Return the seconds since a session was last used; an open page uses its session every minute."""
+        """Return the seconds since a session was last used. An open page uses its session every minute."""
         with self._lock:
             return time.monotonic() - self._used_at
 

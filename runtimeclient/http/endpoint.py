@@ -56,7 +56,7 @@ def parse_endpoint(text: str) -> Endpoint:
         hint = f": did you mean http://{text}?" if text and "://" not in text else "."
         raise UsageError(f"The HTTP endpoint must start with http:// or https://{hint}")
     if not _HOST.fullmatch(url.raw_host) or not (url.port is None or 0 < url.port < 65536):
-        raise UsageError(f"The HTTP endpoint {text} must have a host, and a port from 1 to 65535 if any.")
+        raise UsageError(f"The HTTP endpoint {text} must have a host. Its port, if any, must be from 1 to 65535.")
     if url.query or url.fragment or "?" in text or "#" in text:
         # Do not show the URL, because the user may have put the key into the query string.
         raise UsageError("The HTTP endpoint must not have a query string or fragment.")

@@ -50,14 +50,14 @@ def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], requ
     scale = _scale(values[x])
     kind = request.kind or ("bar" if scale == "text" else "line")
     if kind == "scatter" and scale == "text":
-        raise ClientError(f"A scatter chart needs numbers or times for x: {x} has other values. Try a bar chart.")
+        raise ClientError(f"A scatter chart needs numbers or times for x, but {x} has other values. Try a bar chart.")
     if kind == "bar" and len(taken) > MAX_BARS:
-        raise ClientError(f"A bar chart has at most {MAX_BARS} rows: group them, or add a LIMIT.")
+        raise ClientError(f"A bar chart has at most {MAX_BARS} rows: group the rows, or add LIMIT.")
     ys = request.y or [name for name in numeric if name != x][: 1 if kind == "scatter" else MAX_SERIES]
     if not ys:
-        raise ClientError("A chart needs a numeric column for y in addition to x: the result has none.")
+        raise ClientError("A chart needs a numeric column for y in addition to x, but the result has none.")
     if others := [name for name in ys if name not in numeric]:
-        raise ClientError(f"The column {others[0]} cannot be y: it does not hold numbers.")
+        raise ClientError(f"The column {others[0]} cannot be y, because it is not numeric.")
     if len(ys) > MAX_SERIES:
         raise ClientError(f"A chart has at most {MAX_SERIES} y columns.")
     series = {name: list(map(_number, values[name])) for name in ys}
@@ -83,7 +83,7 @@ def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], requ
 def _take(rows: Iterable[Sequence[JsonValue]], request: ChartRequest) -> list[Sequence[JsonValue]]:
     taken = list(islice(rows, MAX_POINTS + 1))
     if len(taken) > MAX_POINTS:
-        raise ClientError(f"A chart has at most {MAX_POINTS:,} rows: group them, add a LIMIT or USING SAMPLE.")
+        raise ClientError(f"A chart has at most {MAX_POINTS:,} rows: group the rows, or add LIMIT or USING SAMPLE.")
     if not taken:
         raise ClientError("There is nothing to draw: the result has no rows.")
     if request.x is not None and request.x in request.y:

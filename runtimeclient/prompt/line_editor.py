@@ -58,7 +58,7 @@ class FileHistory(History):
             with open(descriptor, "rb") as file:  # noqa: PTH123 (an open descriptor)
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-                    raise OutputError(f"The history {path} is not kept: it is not a regular file of yours.")
+                    raise OutputError(f"The history {path} is not saved: it is not a regular file that you own.")
                 os.fchmod(descriptor, 0o600)
                 # Read only the end of a huge file. The first line read may then be incomplete.
                 file.seek(max(found.st_size - 2 * _MAX_FILE_BYTES, 0))
@@ -67,7 +67,7 @@ class FileHistory(History):
                 lines = lines[len(lines) // 2 :]
                 replace_file(path, b"".join(line + b"\n" for line in lines))
         except OSError as exc:
-            raise OutputError(f"The history {path} is not kept: {exc.strerror}.") from exc
+            raise OutputError(f"The history {path} is not saved: {exc.strerror}.") from exc
         self._found = [text for line in lines if (text := _text_of(line)) is not None]
 
     def load_history_strings(self) -> Iterable[str]:

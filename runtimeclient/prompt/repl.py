@@ -264,7 +264,7 @@ def _edit(text: str, environ: Mapping[str, str]) -> str | None:
     try:
         descriptor, path = tempfile.mkstemp(suffix=".sql", prefix="statement-")
     except OSError as exc:
-        raise UsageError("No file can be made for the editor: set TMPDIR to a directory that can be written.") from exc
+        raise UsageError("A file for the editor cannot be created: set TMPDIR to a writable directory.") from exc
     file = Path(path)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

@@ -4,6 +4,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.clients.runtime import FlightServer
 from tests.system.harness import K1, REPOSITORY, WRONG, Server, run_program
 
@@ -43,6 +45,7 @@ def test_sql_status_datasets_and_refresh(serve: Server) -> None:
     assert WRONG not in wrong.stderr
 
 
+@pytest.mark.exhaustive  # a server of its own
 def test_tls_is_served_and_verified(tmp_path: Path, tls_files: tuple[Path, Path]) -> None:
     certificate, key_file = tls_files
     with FlightServer(tmp_path, trust=certificate, key_file=key_file) as server:

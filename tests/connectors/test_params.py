@@ -263,7 +263,7 @@ def test_a_missing_library_is_a_fault_with_its_install_command(
     monkeypatch.setattr(Package, "is_installed", property(lambda package: package.module != module))
 
     assert fault(dataset_text(source, required(source)), {"TOKEN": SECRET}) == (
-        "1: datasets[0].from: this source needs a library from the extra sources: "
+        "1: datasets[0].from: this source needs a library from the sources extra: "
         f"python -m pip install '{requirement}'"
     )
 

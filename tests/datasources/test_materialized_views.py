@@ -19,7 +19,7 @@ from queryengine.gate.gate import Gate
 from queryengine.manifest import SNAPSHOT_DIRECTORY
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load
-from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
+from runtimeconf.model import AuthConfig, DatasetConfig, NamedKey, RuntimeConfig, Scope, ViewConfig
 from tests.datasources.support import (
     Start,
     accelerated,
@@ -38,7 +38,9 @@ def resolved(config: RuntimeConfig) -> RuntimeConfig:
         return with_materialized_views(config, gate)
 
 
-def declared(directory: Path, views: dict[str, str], plain: dict[str, str] | None = None) -> tuple[DatasetConfig, ...]:
+def declared(
+    directory: Path, views: dict[str, str], plain: dict[str, str] | None = None, keys: tuple[NamedKey, ...] = ()
+) -> tuple[DatasetConfig, ...]:
     """Return the datasets `a` and `b`, of a column `n`, and materialized *views*, beside *plain* ones."""
     sources = [accelerated(directory, f"{name}.csv", name=name) for name in ("a", "b")]
     file = directory / "runtime.yaml"
@@ -46,7 +48,8 @@ def declared(directory: Path, views: dict[str, str], plain: dict[str, str] | Non
     file.write_text(json.dumps({"runtime": {"state_dir": "state"}, "views": entries}))
     of_views = load(file, {}).datasets
     plain_views = tuple(ViewConfig(name=name, sql=sql) for name, sql in (plain or {}).items())
-    return resolved(configure(directory, *sources, *of_views, views=plain_views)).datasets
+    config = configure(directory, *sources, *of_views, views=plain_views)
+    return resolved(replace(config, auth=AuthConfig(enabled=True, named_keys=keys))).datasets
 
 
 def write(directory: Path, **values: Any) -> None:
@@ -127,6 +130,22 @@ def test_a_view_over_unchanged_data_is_not_loaded_again(tmp_path: Path, begin: S
 
     assert settled(begin(*datasets), "v").unchanged
     assert state(begin(*datasets), "v").snapshot == before.snapshot
+
+
+@pytest.mark.parametrize(("sql", "order"), [("FROM t", [1, 2, 3]), ("FROM t ORDER BY -n", [3, 2, 1])])
+def test_what_a_view_leaves_out_does_not_decide_the_order_that_a_key_sees(
+    tmp_path: Path, start: Start, sql: str, order: list[int]
+) -> None:
+    """Without a key, the rows of the view are in the order of the side of the join that has more rows."""
+    scope = Scope(relations=frozenset({"v"}))
+    key = NamedKey(name="k", sha256=bytes(32), scope=scope)
+    sides = "(VALUES (2), (3), (1)) l(n) JOIN (FROM (VALUES (1), (3), (2)) r(n) UNION ALL SELECT n + 9 FROM a) r"
+    view = sql.replace("t", f"(SELECT n FROM {sides} USING (n))", 1)
+    write(tmp_path, a="1\n2\n3\n4\n5\n6\n7", b=0)
+    datasets = declared(tmp_path, {"v": view}, keys=(key,))
+    wait_for(start(*datasets).is_loaded, "all to be loaded")
+
+    assert rows_of(tmp_path, "v") == order
 
 
 def test_a_view_waits_for_what_it_reads_and_says_if_that_fails(tmp_path: Path, start: Start) -> None:
@@ -288,7 +307,7 @@ def test_a_type_that_lists_values_is_refused(tmp_path: Path, begin: Start) -> No
     refresher = begin(*declared(tmp_path, {"v": "SELECT [CAST('x' AS ENUM ('x', 'secret'))] AS n FROM a"}))
 
     error = settled(refresher, "v").error
-    assert error == "The type of the column n contains values of rows that are left out: cast it to VARCHAR."
+    assert error == "The type of the column n lists values of rows that the view leaves out: cast it to VARCHAR."
 
 
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:

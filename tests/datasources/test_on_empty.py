@@ -23,8 +23,8 @@ from tests.datasources.support import Start, configure, declare, finished, serve
 FULL = [(1, "x"), (2, "y")]
 EMPTY: list[tuple[int, str]] = []
 REFUSAL = (
-    "The source of d has no rows and on_empty is fail: the 2 previously loaded rows stay in place; "
-    "set it to accept to serve an empty dataset."
+    "The source of d has no rows and on_empty is fail: the 2 previously loaded rows stay in place. "
+    "To serve an empty dataset, set on_empty to accept."
 )
 
 

@@ -414,7 +414,7 @@ def test_changed_columns_are_refused_with_what_changed(new: dict[str, str], said
     with pytest.raises(SchemaChangedError, match=re.escape(said)) as caught:
         refuse_changes("d", columns(a="BIGINT", b="VARCHAR"), columns(**new))
 
-    assert "set it to accept" in str(caught.value)
+    assert "set on_schema_change to accept" in str(caught.value)
     refuse_changes("d", columns(**new), columns(**new))
 
 

@@ -115,7 +115,7 @@ def test_addresses(tmp_path: Path) -> None:
     [
         ({7, 8}, {8}, "ok addresses: S: the running runtime listens on 127.0.0.1:80."),
         (set(), {8}, "note addresses: S: a process that this user cannot see has 127.0.0.1:80."),
-        ({1}, set(), "note addresses: S: process 1 holds 127.0.0.1:80, as for a socket unit of systemd."),
+        ({1}, set(), "note addresses: S: process 1 listens on 127.0.0.1:80, as for a systemd socket unit."),
         (set(), set(), "error addresses: S: a process that this user cannot see has 127.0.0.1:80."),
     ],
 )

@@ -51,7 +51,13 @@ def channels(endpoint: Endpoint, number: int) -> Iterator[list[Endpoint]]:
         yield [replace(endpoint, channel=channel) for channel in opened]
 
 
-@pytest.mark.parametrize("method", ["DoGet", "GetFlightInfo", "DoPut", "DoAction", "ListActions"])
+OTHER_METHODS = ("GetFlightInfo", "DoAction", "ListActions")
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["DoGet", "DoPut", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHER_METHODS)],
+)
 def test_silent_calls_of_one_key_do_not_keep_another_out(crowded: Endpoint, silent: Silent, method: str) -> None:
     with channels(crowded, 2) as connections:
         begun = [silent(one, method, SILENT) for one in connections for _ in range(MORE // 2)]

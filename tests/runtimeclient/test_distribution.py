@@ -95,7 +95,7 @@ def test_commands_of_the_server_name_the_extra() -> None:
 
     assert (done.status, done.err) == (
         2,
-        f"Error: querykeep serve needs the extra server: {install_command('server')}\n",
+        f"Error: querykeep serve needs the server extra: {install_command('server')}\n",
     )
     files = (ROOT / "runtime_site" / "management" / "commands").glob("[!_]*.py")
     assert {file.stem for file in files} <= set(SERVER_COMMANDS)

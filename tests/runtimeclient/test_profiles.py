@@ -114,14 +114,14 @@ def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_
         ("[profiles.test]\nendpoint = 'ftp://a'\n", "The profile test: "),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_file = 'a'\napi_key_variable = 'B'\n",
-            "api_key_file and api_key_variable: give only one of them.",
+            "api_key_file and api_key_variable: set only one of them.",
         ),
         ("[profiles.other]\nendpoint = 'http://a'\n", "config.toml. The profiles are other."),
         ("", "There is no profile test in "),
         ("#" * (1 << 20) + "\n", "is longer than 1048576 bytes."),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_variable = 'B'\n",
-            "The variable B, which holds the API key of the profile test, is not set.",
+            "The variable B, which contains the API key of the profile test, is not set.",
         ),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_keyring = true\n",

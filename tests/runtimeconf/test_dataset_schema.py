@@ -41,7 +41,7 @@ INVALID = ("1a", "a-b", "a.b.c", ".a", "a.", "a.1b", '"a b"', "é", "x" * 64, '"
 THE_NAME = "the engine reserves this name"
 RESERVED = {
     **dict.fromkeys(("information_schema", "Information_Schema", "runtime", "main", "main.a", "a.main"), THE_NAME),
-    **dict.fromkeys(("Runtime.a", "system.a", "temp.a", "memory.a", "recurring.a"), THE_NAME),
+    **dict.fromkeys(("Runtime.a", "system.a", "temp.a", "memory.a", "recurring.a", "_copies.a", "_Macros.a"), THE_NAME),
     **{
         name: f"names that begin with {prefix} are reserved for the engine's {what}"
         for prefix, what, names in (

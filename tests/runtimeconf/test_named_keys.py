@@ -176,6 +176,7 @@ def test_a_literal_key_that_others_may_read_is_warned_of_where_it_stands(load_te
     assert [one.partition(":")[0] for one in sentences(config)] == ["2"]
 
 
+@pytest.mark.exhaustive
 def test_10_000_keys_with_all_fields_are_not_too_many(load_text: Load) -> None:
     limits = "{requests_per_minute: 60, concurrent: 4, timeout: 5s}"
     fields = f"expires: 2999-01-01, datasets: [flights], rights: [query], limits: {limits}"

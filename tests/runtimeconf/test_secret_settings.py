@@ -34,7 +34,7 @@ FAULTS = """
 => secrets[0]: lacks the field from: KIND
 # reserved name
 {from: env, name: secrets}
-=> secrets[0].name: must be NAME; found a string (the name secrets searches all stores)
+=> secrets[0].name: must be NAME; found a string (the name secrets is reserved for searching all stores)
 {from: env, name: 'can ary'}
 => secrets[0].name: must be NAME; found a string
 {from: env, name: 1}

@@ -106,4 +106,4 @@ def test_a_service_that_cannot_be_asked_is_a_fault(
 def test_the_library_must_be_installed(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secretstores.aws_secrets_manager._BOTOCORE", Package("no_such_module", "botocore~=1.44"))
 
-    assert "the store needs a library from the extra sources: python -m pip install" in fault(of("a"))
+    assert "the store needs a library from the sources extra: python -m pip install" in fault(of("a"))

@@ -290,6 +290,8 @@ def test_a_result_is_cut_with_a_hint_and_counts_as_done(caplog: pytest.LogCaptur
     assert (found["structuredContent"]["row_count"], found["structuredContent"]["is_cut"]) == (5, True)
     (line,) = logged(caplog, "sqlapi.queries")
     assert (line["outcome"], line["protocol"]) == ("ok", "mcp")
+    # To a JSON schema, a number without a fraction is an integer.
+    assert tool("query", sql="FROM orders", max_rows=5.0)["structuredContent"]["row_count"] == 5
 
 
 @pytest.mark.parametrize(
@@ -298,7 +300,7 @@ def test_a_result_is_cut_with_a_hint_and_counts_as_done(caplog: pytest.LogCaptur
         ("FROM orderz", "sql_error: ", "Did you mean 'orders'?"),
         ("SELECT idd FROM orders", "sql_error: ", "LINE 1: SELECT idd FROM orders\n               ^^^"),
         ("SELEC 1", "sql_syntax_error: ", "(line 1, column 1)"),
-        ("DROP TABLE orders", "statement_not_allowed: ", "this endpoint only reads"),
+        ("DROP TABLE orders", "statement_not_allowed: ", "this endpoint is read-only"),
         ("FROM read_csv('/etc/passwd')", "statement_not_allowed: ", "it reads files"),
         ("", "empty_statement: ", "send one SQL statement"),
         ("SELECT $1", "invalid_parameters: ", ""),
@@ -316,7 +318,12 @@ def test_an_error_is_a_result_that_says_what_to_do(statement: str, beginning: st
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"sql": 1}, {"sql": "SELECT 1", "max_rows": 0}, {"sql": "SELECT 1", "max_rows": True}, {"sql": "", "x": 1}],
+    [
+        {},
+        {"sql": 1},
+        {"sql": "", "x": 1},
+        *({"sql": "SELECT 1", "max_rows": value} for value in (0, 1001, -1, 1.5, True, "1", None, [1])),
+    ],
 )
 def test_wrong_arguments_are_explained(arguments: dict[str, Any]) -> None:
     found = tool("query", **arguments)
@@ -353,6 +360,23 @@ def test_each_call_is_in_the_history() -> None:
     newest = call("GET", "/v1/sql/history?limit=1", WITH_KEY).json()[0]
 
     assert (newest["protocol"], newest["outcome"], newest["rows"]) == ("mcp", "ok", 1)
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(
+    ("agent", "protocol"),
+    [
+        *((agent, "mcp") for agent in ("querykeep-mcp", "querykeep-mcp/1.2")),
+        *((agent, "http") for agent in ("querykeep-mcps", "a querykeep-mcp", "flight-sql", "", b"\xff")),
+    ],
+)
+def test_statements_of_the_command_are_marked_by_their_user_agent(agent: str | bytes, protocol: str) -> None:
+    assert call("POST", "/v1/sql", ("User-Agent", agent), body=b"SELECT 43 AS a").status == 401
+    assert call("POST", "/v1/sql", WITH_KEY, ("User-Agent", agent), body=b"SELECT 43 AS a").status == 200
+
+    newest = call("GET", "/v1/sql/history?limit=1", WITH_KEY).json()[0]
+
+    assert (newest["protocol"], newest["outcome"]) == (protocol, "ok")
 
 
 def test_a_call_is_cancelled_by_its_caller_only(caplog: pytest.LogCaptureFixture) -> None:

@@ -106,7 +106,7 @@ def test_a_key_changes_while_a_stream_a_connection_and_a_handle_go_on(tmp_path: 
             set_keys(server, K1, K2)
             added = reload(server)
             assert (added.returncode, added.stderr) == (0, "")
-            assert added.stdout.splitlines()[-1].endswith("done: the new configuration is in force")
+            assert added.stdout.splitlines()[-1].endswith("done: the new configuration is in effect")
             assert kept.get("/v1/status", headers={"X-API-Key": K2}).status_code == 200
             running = kept.get("/v1/sql/active", headers=KEYED).json()
             assert [statement["sql"] for statement in running] == [sql]

@@ -192,7 +192,7 @@ def test_the_client_works_without_the_server(installed: Installed, tmp_path: Pat
 
     assert (made.returncode, listed.returncode) == (0, 0), made.stderr + listed.stderr
     hint = f"python -m pip install 'querykeep[server]=={PROJECT['version']}'"
-    assert (refused.returncode, refused.stderr) == (2, f"Error: querykeep serve needs the extra server: {hint}\n")
+    assert (refused.returncode, refused.stderr) == (2, f"Error: querykeep serve needs the server extra: {hint}\n")
 
 
 @pytest.mark.exhaustive

@@ -1,4 +1,4 @@
-"""`manage.py doctor`: check the prerequisites of a runtime, and say what to do."""
+"""`manage.py doctor`: check the prerequisites of a runtime, and suggest solutions."""
 
 import json
 import os

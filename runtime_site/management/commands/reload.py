@@ -24,7 +24,7 @@ class Command(BaseCommand):
 
     help = (
         "Makes the running `serve` reload its configuration without refusing or cutting off requests. Waits until the "
-        "new configuration is in force. If it cannot be used, prints the reason and exits with 1; the runtime keeps "
+        "new configuration is in effect. If it cannot be used, prints the reason and exits with 1; the runtime keeps "
         "its current configuration."
     )
     requires_system_checks: list[str] = []
@@ -64,7 +64,7 @@ class Command(BaseCommand):
                 "\n".join([*report.errors, "Nothing has been reloaded: the runtime keeps its current configuration."])
             )
             sys.exit(1)
-        self._say(began, "done: the new configuration is in force")
+        self._say(began, "done: the new configuration is in effect")
 
     def _say(self, began: float, text: str) -> None:
         self.stdout.write(f"{time.monotonic() - began:5.1f} s  {text}")

@@ -96,7 +96,7 @@ class Command(runserver.Command):
             sys.exit(1)
         if config.tls.enabled:
             raise CommandError(
-                "runtime.tls is enabled and runserver has no TLS: use the command `serve`, or turn tls off."
+                "runtime.tls is enabled, but runserver does not support TLS: use `serve`, or turn tls off."
             )
         bind = config.http.bind
         self.default_port = str(bind.port)

@@ -1,4 +1,4 @@
-// Bundles the page into the directory that is named, with the licence of each library that it contains.
+// Bundles the page and the licences of its libraries into the given directory.
 import { copyFile, mkdir, readFile, readdir, writeFile } from "node:fs/promises";
 import { build } from "esbuild";
 
@@ -9,11 +9,11 @@ const result = await build({
   outdir: out,
   bundle: true,
   format: "esm",
-  splitting: true, // the chart library is loaded with the first chart
+  splitting: true, // so that the chart library is loaded with the first chart
   minify: true,
   target: "es2023",
   metafile: true,
-  legalComments: "none", // LICENSES.txt has them all, in full
+  legalComments: "none", // LICENSES.txt contains all licences in full
   logLevel: "error",
 });
 await copyFile("src/index.html", `${out}/index.html`);

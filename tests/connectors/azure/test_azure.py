@@ -231,7 +231,7 @@ def test_a_cluster_vouches_for_a_service_principal(web: WebServer, tmp_path: Pat
     assert web.requests[-1]["Authorization"] == "Bearer a.b"
     for content in (b"", b"canary\nb", b"\xff"):
         (tmp_path / "token").write_bytes(content)
-        assert "abfs_federated_token_file holds no token" in loads.refused(tmp_path, "abfs://box/a.csv", **given)
+        assert "abfs_federated_token_file contains no token" in loads.refused(tmp_path, "abfs://box/a.csv", **given)
 
 
 @pytest.mark.parametrize(("lasts", "requests"), [("3599", 1), ("30", 2)])

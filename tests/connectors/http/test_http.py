@@ -203,7 +203,7 @@ def test_other_redirects_are_refused(web: WebServer, tmp_path: Path, location: s
         (File(status=302), "the server did not return the file (status 302)"),
         (File(b"<html>", headers={"Content-Type": "text/html"}), "the server returned a web page"),
         (File(b""), "is empty (0 bytes)"),
-        (File(b" \n"), "has no data in it"),
+        (File(b" \n"), "contains no data"),
         (File(CSV, headers={"Content-Encoding": "br"}), "the server uses a compression other than gzip"),
         (File(CSV, headers={"Content-Encoding": "gzip"}), "is damaged"),
         (File(b"a,b\n1\n"), "line 2: it has more or fewer fields than the header"),

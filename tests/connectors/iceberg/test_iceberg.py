@@ -33,7 +33,7 @@ from tests.connectors.iceberg.iceberg_tables import SqliteCatalog, commit, data_
 from tests.datasources.sources.loads import has_changed, load, table, version
 from tests.datasources.support import builder, deadline, refusal
 
-OUTSIDE = "reference a file outside the table"
+OUTSIDE = "names a file outside the table"
 MIB = 1024 * 1024
 
 
@@ -338,7 +338,7 @@ def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     write(tmp_path, n=[1])
     file = tmp_path / "catalog.db"
     dataset = catalogued(tmp_path)
-    said = "The file of iceberg_catalog is damaged, or no SQL catalog of Iceberg."
+    said = "The file in iceberg_catalog is damaged, or no SQL catalog of Iceberg."
     file.write_bytes(b"x" * 5000)
     assert refusal(tmp_path, dataset) == said
 
@@ -351,9 +351,9 @@ def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         builder(tmp_path).build(Order(dataset), deadline(0.2))
 
     file.unlink()
-    assert refusal(tmp_path, dataset) == "The file of iceberg_catalog cannot be read: No such file or directory."
+    assert refusal(tmp_path, dataset) == "The file in iceberg_catalog cannot be read: No such file or directory."
     os.mkfifo(file)
-    assert refusal(tmp_path, dataset) == "The file of iceberg_catalog is not a regular file."
+    assert refusal(tmp_path, dataset) == "The file in iceberg_catalog is not a regular file."
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
@@ -372,7 +372,7 @@ def test_a_catalog_that_is_written_to_is_read_by_the_next_refresh(
 
         said = refusal(tmp_path, dataset)
 
-    assert said == "The file of iceberg_catalog is locked by another program; the next refresh will retry."
+    assert said == "The file in iceberg_catalog is locked by another program; the next refresh will retry."
     assert load(tmp_path, dataset) == [(1,)]
 
 

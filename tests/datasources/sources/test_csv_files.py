@@ -235,7 +235,7 @@ LATE_FIELD = b"a,b\n" + b"x,y\n" * 3000 + b"x,y,z\n"
         pytest.param(UMLAUTS.encode("utf-16"), {"encoding": "utf-8"}, f"line 1: it is not text, or is in UTF-16{SET}"),
         pytest.param(UMLAUTS.encode("utf-16-le"), {}, f"line 1: it is not text, or is in UTF-16{SET}"),
         pytest.param(b"x\n", {"skip_rows": 2}, "has fewer lines than params.skip_rows"),
-        pytest.param(b"x\r\ny\r\n", {"skip_rows": 2}, "has no data in it"),
+        pytest.param(b"x\r\ny\r\n", {"skip_rows": 2}, "contains no data"),
         pytest.param(b"x\r\na,b\r\n1\r\n", {"skip_rows": 1}, ", line 3: it has more or fewer fields than the header"),
         pytest.param(b"1,1\n2,2\n", {}, "if the file has no header line, set params.csv_has_header to false"),
         pytest.param(b"1,2\n3\n", {"csv_has_header": "false"}, ", line 2: it has more or fewer fields"),

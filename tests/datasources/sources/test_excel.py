@@ -248,11 +248,11 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes], dict[str, Any], str]] = {
         {},
         "is larger than query.temp_directory_limit allows",
     ),
-    "empty": (by_openpyxl, {}, "has no data in it"),
+    "empty": (by_openpyxl, {}, "contains no data"),
     "no visible sheet": (
         lambda: changed(by_openpyxl(("a",)), "xl/workbook.xml", lambda text: text.replace(b"visible", b"hidden")), {},
         "has no visible sheet: set params.sheet"),
-    "no such sheet": (sheets, {"sheet": "report 1"}, "has no sheet 'report 1', but 'Hidden', 'Report 1'"),
+    "no such sheet": (sheets, {"sheet": "report 1"}, "has no sheet 'report 1', only 'Hidden', 'Report 1'"),
     "title first": (sheets, {}, "row 4: it has more cells than the first one: set params.range, or params.skip_rows"),
     "equal names": (lambda: by_openpyxl(("a", "A")), {}, "has the columns 'a' and 'A', which differ only in case"),
     "no columns": (lambda: by_openpyxl((1,)), {"csv_has_header": "false", "null_values": "1"}, ""),
@@ -300,7 +300,7 @@ def test_a_missing_library_is_named_when_a_directory_holds_workbooks(
 
     said = refusal_of(tmp_path, declared(tmp_path, "file:d", {}))
 
-    assert said == "'d/t.xlsx' needs a library from the extra sources: python -m pip install 'openpyxl~=3.1'."
+    assert said == "'d/t.xlsx' needs a library from the sources extra: python -m pip install 'openpyxl~=3.1'."
 
 
 # --- exact values -----------------------------------------------------------------------------------------------------

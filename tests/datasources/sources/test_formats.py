@@ -123,8 +123,8 @@ def test_csv_files_of_a_directory_may_order_and_type_their_columns_as_they_like(
         pytest.param(b"a,b\n" + b"1,2\n" * 30_000 + b"1,\xe9\n", "it is not UTF-8", id="R06 not UTF-8, late"),
         pytest.param(b"a,\xe9\n1,2\n", "line 1: it is not UTF-8", id="R06 header not UTF-8"),
         pytest.param("a,b\n1,2\n".encode("utf-16-le"), "line 1: it is not text, or is in UTF-16: set", id="UTF-16"),
-        pytest.param("\n\n", "has no data in it", id="only line ends"),
-        pytest.param(" \n \t", "has no data in it", id="only white space"),
+        pytest.param("\n\n", "contains no data", id="only line ends"),
+        pytest.param(" \n \t", "contains no data", id="only white space"),
         pytest.param("\na,b\n1,2\n", "has no columns: its first line must name them", id="blank first line"),
         pytest.param("a,a\n1,2\n", "has the column 'a' twice", id="repeated column"),
         pytest.param(
@@ -214,7 +214,7 @@ def test_r06_json_cut_short_anywhere_is_refused(tmp_path: Path, cut: int) -> Non
         pytest.param("[1,2]", "it has no columns", id="no objects"),
         pytest.param("null", "it has no columns", id="null"),
         pytest.param("{}", "it has no columns", id="no keys"),
-        pytest.param("\n\n", "has no data in it", id="only line ends"),
+        pytest.param("\n\n", "contains no data", id="only line ends"),
         pytest.param('{"a":"' + "x" * 17_000_000 + '"}', "an object is larger than 16 MB", id="large object"),
     ],
 )
@@ -421,7 +421,7 @@ def flipped(at: int) -> bytes:
         pytest.param(WHOLE + b"garbage", "is damaged", id="R06 trailing"),
         pytest.param(b"a,b\n1,2\n", "is damaged", id="R06 not gzip"),
         pytest.param(WHOLE[:-30], "is damaged", id="R06 cut"),
-        pytest.param(gzip.compress(b""), "has no data in it", id="nothing"),
+        pytest.param(gzip.compress(b""), "contains no data", id="nothing"),
     ],
 )
 def test_damaged_or_empty_gzip_is_refused(tmp_path: Path, content: bytes, name: str, said: str) -> None:
@@ -451,7 +451,7 @@ def test_trailing_white_space_is_skipped(tmp_path: Path) -> None:
     put(tmp_path, "blank.json", " " * 3_000_000)
 
     assert load(tmp_path, "t.json") == [(1,)]
-    assert "has no data in it" in refusal(tmp_path, "blank.json")
+    assert "contains no data" in refusal(tmp_path, "blank.json")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,9 @@ def test_names_and_words_are_folded_in_ascii_only() -> None:
 def test_what_cannot_be_split_safely_is_refused(sql: str, message: str) -> None:
     with pytest.raises(SqlSyntaxError, match=message):
         scan(sql)
+
+
+def test_as_many_tokens_as_are_allowed_are_split() -> None:
     assert scan("a " * MAX_TOKENS).size == MAX_TOKENS
 
 

@@ -99,9 +99,9 @@ def test_what_repeats_its_arguments_is_nested_a_few_levels_only(gate: Gate) -> N
 
     for call in ("array_remove({}, 1)", "to_date({})", "regexp_match({}, 'a')", "array_scale(y, {})", "nanvl({}, 1)"):
         gate.admit(nested(call, 3), frozenset())
-        with pytest.raises(SqlSyntaxError, match="come to more than 50,000"):
+        with pytest.raises(SqlSyntaxError, match="expand to more than 50,000"):
             gate.admit(nested(call, 30), frozenset())
-        with pytest.raises(SqlSyntaxError, match="come to more than 50,000"):
+        with pytest.raises(SqlSyntaxError, match="expand to more than 50,000"):
             gate.admit(f"WITH a AS ({nested(call, 30)}) SELECT (SELECT * FROM a)", frozenset())
     gate.admit(nested("nvl({}, 1)", 60), frozenset())
 
@@ -109,9 +109,9 @@ def test_what_repeats_its_arguments_is_nested_a_few_levels_only(gate: Gate) -> N
 def test_repetitions_count_through_subqueries_and_side_by_side(gate: Gate) -> None:
     inner = "to_date(to_date(to_date(to_date(x))))"
 
-    with pytest.raises(SqlSyntaxError, match="come to more than 50,000"):
+    with pytest.raises(SqlSyntaxError, match="expand to more than 50,000"):
         gate.admit(f"SELECT to_date((WITH a AS (SELECT to_date({inner}) AS d) SELECT d FROM a)) FROM b", frozenset("b"))
-    with pytest.raises(SqlSyntaxError, match="come to more than 50,000"):
+    with pytest.raises(SqlSyntaxError, match="expand to more than 50,000"):
         gate.admit(f"SELECT {', '.join([inner] * 100)}", frozenset())
 
 

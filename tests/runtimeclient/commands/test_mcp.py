@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mcpapi.server import USER_AGENT
 from runtimeclient.commands.mcp import MAX_CALLS, MAX_MESSAGE_BYTES
 from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, refuse_other_keys
 
@@ -86,6 +87,7 @@ def test_messages_are_answered(remote: Remote) -> None:
         assert text_of(agent.ask(call_of(sql="SELECT 'ä'"))) == "columns: a BIGINT\n[1]\n1 row."
         assert agent.ask({"jsonrpc": "2.0", "id": 1, "method": "x"})["error"]["code"] == -32601
     assert remote.statements == ["SELECT 'ä'"]
+    assert remote.requests[-1].headers["User-Agent"] == USER_AGENT
 
 
 @pytest.mark.parametrize(

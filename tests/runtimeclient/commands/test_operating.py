@@ -132,7 +132,7 @@ def test_refresh_needs_a_dataset(remote: Remote) -> None:
 
     assert "Name the dataset" in remote.call("refresh", "").err
     for arguments in ((), ("--all", "a")):
-        assert "Name the datasets to refresh, or give --all." in call("refresh", *arguments).err
+        assert "Name the datasets to refresh, or use --all." in call("refresh", *arguments).err
     assert "nothing to refresh" in remote.call("refresh", "--all").err
 
 

@@ -41,7 +41,7 @@ def test_help_shows_the_options_of_a_command(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as left:
         call("--version")
     assert (left.value.code, capsys.readouterr().out) == (0, f"querykeep {version()}\n")
-    assert call("help", "serve").err.startswith("Error: querykeep serve needs the extra server: ")
+    assert call("help", "serve").err.startswith("Error: querykeep serve needs the server extra: ")
 
 
 def test_bash_completes(tmp_path: Path) -> None:

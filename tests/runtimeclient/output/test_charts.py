@@ -53,7 +53,7 @@ def test_columns_are_chosen(
         ([], ChartRequest(), "There is nothing to draw: the result has no rows."),
         ([["x", None]], ChartRequest(), "There is nothing to draw: every row lacks a value."),
         ([["x", "y"]], ChartRequest(), "A chart needs a numeric column for y"),
-        ([["x", "y"]], ChartRequest(y=("b",)), "The column b cannot be y: it does not hold numbers."),
+        ([["x", "y"]], ChartRequest(y=("b",)), "The column b cannot be y, because it is not numeric."),
         ([["x", *n(1)]], ChartRequest(x="z"), "The result has no column z. Its columns are a, b."),
         ([["x", *n(1)]], ChartRequest(x="b", y=("b",)), "The column b cannot be both x and y."),
         ([n(1, 2)], ChartRequest(y=("a", "b")), "A chart needs a column for x in addition to those for y."),

@@ -367,4 +367,4 @@ def test_a_history_file_that_cannot_be_used_is_a_warning() -> None:
         history = _file_history(runner, {"XDG_STATE_HOME": "/dev/null"})
 
     assert isinstance(history, InMemoryHistory)
-    assert err.getvalue() == "Warning: The history /dev/null/querykeep/history is not kept: Not a directory.\n"
+    assert err.getvalue() == "Warning: The history /dev/null/querykeep/history is not saved: Not a directory.\n"

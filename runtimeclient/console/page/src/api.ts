@@ -1,4 +1,4 @@
-// Requests to the local server, which adds the key and passes those under /v1 on to the runtime.
+// Requests to the local server, which adds the key and forwards requests under /v1 to the runtime.
 
 const SESSION = "session";
 
@@ -9,7 +9,7 @@ export interface About {
   version: string;
 }
 
-/** An error with what a person needs: what happened, its code, and how to find it in the runtime's log. */
+/** An error with its message, its code, and the request id for finding it in the runtime's log. */
 export class Problem extends Error {
   constructor(
     readonly status: number, // 0: no response
@@ -21,12 +21,12 @@ export class Problem extends Error {
     super(detail);
   }
 
-  /** What to do about it; null if the detail already says so. */
+  /** What the user can do; null if the detail already explains it. */
   get hint(): string | null {
-    if (this.code === "console_gone") return "Run querykeep console again, and open its new link.";
+    if (this.code === "console_gone") return "Run querykeep console again and open the new link.";
     if (this.status === 401 && this.code !== "console_session")
-      return "The key of this console is unknown, or has expired: end the console, and start it with a valid key.";
-    if (this.status === 403 && this.code === "not_permitted") return "The tab Key shows what this key may do.";
+      return "The console's key is unknown or has expired. Stop the console and start it with a valid key.";
+    if (this.status === 403 && this.code === "not_permitted") return "The Key tab shows the permissions of this key.";
     if (this.retryAfter !== null) return `Try again in ${this.retryAfter} s.`;
     if (this.code === "query_timeout") return "Read fewer rows, or ask the operator for a longer time limit.";
     return null;
@@ -35,7 +35,7 @@ export class Problem extends Error {
 
 let session: string | null = null;
 
-/** Tabs of this origin, which includes the port, share a session: a new one asks the others for it. */
+/** Tabs of this origin, which includes the port, share a session. A new tab asks the others for the session. */
 const tabs = new BroadcastChannel("session");
 tabs.onmessage = ({ data }) => {
   if (data === "ask" && session) tabs.postMessage({ session });
@@ -51,23 +51,23 @@ function fromOtherTab(): Promise<string | null> {
   });
 }
 
-/** Use the token of the link, else the session that this tab or another one already has. Raises Problem. */
+/** Use the token in the link, or else the session of this tab or another tab. Raises Problem. */
 export async function open(token: string | null): Promise<About> {
   session = sessionStorage.getItem(SESSION) ?? (token ? null : await fromOtherTab());
   if (token) {
     try {
       session = (await json<{ session: string }>("/session", { method: "POST", body: token })).session;
     } catch (error) {
-      if (!session) throw error; // a reload of a page that is open has the link once more
+      if (!session) throw error; // reloading an open page uses the link a second time
     }
   }
-  if (!session) throw new Problem(401, "console_session", "Open the link that querykeep console printed. Press Enter there for another one.");
+  if (!session) throw new Problem(401, "console_session", "Open the link that querykeep console printed. Press Enter in its terminal for a new link.");
   const about = await json<About>("/session");
   sessionStorage.setItem(SESSION, session);
   return about;
 }
 
-/** Send a request, and return a response with a status below 400. Raises Problem, or AbortError. */
+/** Send a request and return a response with a status below 400. Raises Problem or AbortError. */
 export async function send(path: string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
   if (session) headers.set("X-Console-Session", session);
@@ -76,7 +76,7 @@ export async function send(path: string, init: RequestInit = {}): Promise<Respon
     response = await fetch(path, { ...init, headers, cache: "no-store" });
   } catch (error) {
     if (init.signal?.aborted) throw error;
-    throw new Problem(0, "console_gone", "The console has ended, or does not respond.");
+    throw new Problem(0, "console_gone", "The console has stopped or does not respond.");
   }
   if (response.ok) return response;
   throw await problemOf(response);
@@ -94,7 +94,7 @@ async function problemOf(response: Response): Promise<Problem> {
   } catch {
     // not a problem body
   }
-  return new Problem(response.status, `http_${response.status}`, text.slice(0, 500) || `The runtime answered ${response.status}.`, requestId, retryAfter);
+  return new Problem(response.status, `http_${response.status}`, text.slice(0, 500) || `The runtime responded with status ${response.status}.`, requestId, retryAfter);
 }
 
 export async function json<T>(path: string, init: RequestInit = {}): Promise<T> {

@@ -1,4 +1,4 @@
-// Datasets and views that this key may name: columns, types, descriptions, age, status, refreshes.
+// The datasets and views that this key can access, with columns, types, descriptions, age, status and refreshes.
 
 import { json, Problem, sql } from "./api";
 import { age, count, duration, h, plural, size, visible } from "./dom";
@@ -69,7 +69,7 @@ export class Catalog {
     parent.append(details);
   }
 
-  /** Read the datasets and their columns, and list them. */
+  /** Load the datasets with their columns, and list them. */
   async load(): Promise<void> {
     try {
       const datasets = await json<Dataset[]>("/v1/datasets");
@@ -104,7 +104,7 @@ export class Catalog {
     const facts = dataset
       ? [
           dataset.status,
-          // Spice.ai has no figures.
+          // Spice.ai returns no row counts, sizes or ages.
           typeof dataset.rows === "number" && plural(dataset.rows, "row"),
           typeof dataset.bytes === "number" && size(dataset.bytes),
           typeof dataset.age_s === "number" && `${age(dataset.age_s)} old`,
@@ -137,7 +137,7 @@ export class Catalog {
         dataset?.acceleration_enabled && this.actions.canRefresh() ? refresh : null,
       ),
       state,
-      columns ? h("ul", { class: "columns" }, ...columns) : h("p", {}, "No columns: nothing has been loaded yet."),
+      columns ? h("ul", { class: "columns" }, ...columns) : h("p", {}, "The columns are unknown until the dataset has been loaded."),
     );
     return h("li", {}, details);
   }
@@ -166,7 +166,7 @@ export class Catalog {
   }
 }
 
-/** Quote a name if SQL needs it. */
+/** Quote a name if SQL requires it. */
 export function quote(name: string): string {
   return /^[a-z_][a-z0-9_]*$/.test(name) && !/^(all|and|any|as|asc|by|case|cast|desc|from|group|in|into|is|join|limit|not|null|on|or|order|select|table|then|to|union|using|when|where|with|user|end|else|column|check|default|distinct)$/.test(name)
     ? name

@@ -1,5 +1,5 @@
-// Which chart fits a result, and its Vega-Lite specification: the same as `querykeep sql -o chart.svg` draws.
-// runtimeclient/output/charts.py is the other one; a test compares them.
+// Chooses a chart for a result and builds its Vega-Lite specification, as `querykeep sql -o chart.svg` does in
+// runtimeclient/output/charts.py. A test compares the two.
 
 import type { Result } from "./result";
 
@@ -31,9 +31,9 @@ export class CannotDraw extends Error {}
 
 type Values = { texts: (string | null)[]; isNumber: boolean };
 
-/** Choose the columns, and read their values. Raises CannotDraw with the reason. */
+/** Choose the columns and read their values. Raises CannotDraw with the reason. */
 export function makeChart(result: Result, request: ChartRequest): Chart {
-  if (result.rows > MAX_POINTS) throw new CannotDraw("A chart has at most 20,000 rows: group them, add a LIMIT or USING SAMPLE.");
+  if (result.rows > MAX_POINTS) throw new CannotDraw("A chart has at most 20,000 rows: group the rows, or add LIMIT or USING SAMPLE.");
   if (!result.rows) throw new CannotDraw("There is nothing to draw: the result has no rows.");
   if (request.x !== null && request.y.includes(request.x)) throw new CannotDraw(`The column ${request.x} cannot be both x and y.`);
   const values = new Map<string, Values>();
@@ -46,10 +46,10 @@ export function makeChart(result: Result, request: ChartRequest): Chart {
   const x = request.x ?? chooseX(names, numeric, values, request);
   const scale = scaleOf(values.get(x)!);
   const kind = request.kind ?? (scale === "text" ? "bar" : "line");
-  if (kind === "point" && scale === "text") throw new CannotDraw(`A point chart needs numbers or times for x: ${x} has other values. Try a bar chart.`);
-  if (kind === "bar" && result.rows > MAX_BARS) throw new CannotDraw(`A bar chart has at most ${MAX_BARS} rows: group them, or add a LIMIT.`);
+  if (kind === "point" && scale === "text") throw new CannotDraw(`A point chart needs numbers or times for x, but ${x} has other values. Try a bar chart.`);
+  if (kind === "bar" && result.rows > MAX_BARS) throw new CannotDraw(`A bar chart has at most ${MAX_BARS} rows: group the rows, or add LIMIT.`);
   const ys = request.y.length ? request.y : numeric.filter((name) => name !== x).slice(0, kind === "point" ? 1 : MAX_SERIES);
-  if (!ys.length) throw new CannotDraw("A chart needs a numeric column for y in addition to x: the result has none.");
+  if (!ys.length) throw new CannotDraw("A chart needs a numeric column for y in addition to x, but the result has none.");
   const series = new Map(ys.map((name) => [name, values.get(name)!.texts.map(toNumber)]));
   const kept = Array.from({ length: result.rows }, (_, row) => row).filter(
     (row) => (values.get(x)!.texts[row] !== null || kind === "bar") && ys.some((name) => series.get(name)![row] !== null),
@@ -70,7 +70,7 @@ export function makeChart(result: Result, request: ChartRequest): Chart {
   };
 }
 
-/** JSON has neither NaN nor infinities. */
+/** JSON does not support NaN or infinities. */
 function drawable(text: string | null, isNumber: boolean): string | null {
   return isNumber && text !== null && !Number.isFinite(Number(text)) && /[Na]/.test(text) ? null : text;
 }
@@ -98,7 +98,7 @@ function toNumber(text: string | null): number | null {
   return number;
 }
 
-/** Parse a date or timestamp as milliseconds since 1970; one without a zone is UTC. */
+/** Parse a date or timestamp as milliseconds since 1970. Without a time zone, it is in UTC. */
 function moment(text: string | null): number | null {
   const found = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(Z|[+-]\d\d:?\d\d)?)?$/.exec(text ?? "");
   if (!found) return null;

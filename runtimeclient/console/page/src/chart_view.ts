@@ -1,4 +1,4 @@
-// The chart of the result, and its controls. Vega is loaded with the first chart.
+// The chart of the result, and its controls. Vega is loaded when the first chart is drawn.
 
 import { CannotDraw, type Chart, type ChartRequest, KINDS, type Kind, makeChart, vegaLite } from "./chart";
 import { save } from "./downloads";
@@ -38,7 +38,7 @@ export class ChartView {
     );
   }
 
-  /** Take the columns of a result; the chart is drawn when it is looked at. */
+  /** Set the columns of a result. The chart is drawn when its tab is opened. */
   setResult(result: Result): void {
     this.#result = result;
     this.#fill(this.#x, ["automatic", ...result.columns.map(({ name }) => name)]);
@@ -58,11 +58,11 @@ export class ChartView {
     try {
       const chart = firstChart(this.#result, { kind, x, y });
       const [vega, { compile }, { expressionInterpreter }] = await Promise.all([import("vega"), import("vega-lite"), import("vega-interpreter")]);
-      if (draw !== this.#draws) return; // another choice came while the library was loaded
+      if (draw !== this.#draws) return; // the user chose another chart while the library was loading
       this.#spec = vegaLite(chart);
       const spec = compile(this.#spec as never, { config: this.#config() }).spec;
-      // The interpreter needs no eval, which the policy of this page forbids; nothing is ever loaded.
-      const loader = { ...vega.loader(), load: () => Promise.reject(new Error("A chart loads nothing.")) };
+      // The interpreter does not use eval, which the page's policy forbids. Charts never load anything.
+      const loader = { ...vega.loader(), load: () => Promise.reject(new Error("Charts cannot load external data.")) };
       this.#view = new vega.View(vega.parse(spec, undefined, { ast: true } as never), {
         expr: expressionInterpreter,
         renderer: "svg",
@@ -74,7 +74,7 @@ export class ChartView {
       await this.#view.runAsync();
       this.#drawing.setAttribute("aria-label", visible(`${chart.kind} chart of ${[...chart.series.keys()].join(", ")} by ${chart.x}`));
       const rest = this.#result.rows - chart.labels.length;
-      this.#message.textContent = rest ? `${rest} rows without a value are left out.` : "";
+      this.#message.textContent = rest ? `Rows omitted because they have no value: ${rest}.` : "";
     } catch (error) {
       if (!(error instanceof CannotDraw)) throw error;
       this.#message.textContent = visible(error.message);
@@ -112,7 +112,7 @@ export class ChartView {
   }
 }
 
-/** Draw what the client would; if that cannot be drawn and nobody asked for it, draw a line. */
+/** Draw the same chart as the client. If it cannot be drawn and the user did not ask for it, draw a line. */
 function firstChart(result: Result, request: ChartRequest): Chart {
   try {
     return makeChart(result, request);

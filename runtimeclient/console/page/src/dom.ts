@@ -3,7 +3,7 @@
 type Child = Node | string | null;
 type Properties = { [name: string]: string | number | boolean | null | ((event: never) => void) };
 
-/** Make an element: `on...` are listeners, `class` and all others are attributes; null and false leave one out. */
+/** Create an element. `on...` properties are listeners, and all others are attributes. Omit those that are null or false. */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   properties: Properties = {},
@@ -25,11 +25,11 @@ export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
   return found as T;
 }
 
-// Controls of terminals, of the direction of text, and what takes no room: somebody could hide text with them.
+// Terminal controls, text direction controls and zero-width characters could be used to hide text.
 const INVISIBLE =
   /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 
-/** Make control characters visible; a cell of the grid shows one line. */
+/** Make control characters visible, including line breaks, because a grid cell shows one line. */
 export function visible(text: string): string {
   return text.replace(INVISIBLE, (character) => {
     const code = character.codePointAt(0)!;
@@ -39,7 +39,7 @@ export function visible(text: string): string {
   });
 }
 
-/** As `visible`, with line breaks and tabs kept. */
+/** See `visible`. Line breaks and tabs are preserved. */
 export function visibleLines(text: string): string {
   return text.split(/([\n\t])/).map((part) => (part === "\n" || part === "\t" ? part : visible(part))).join("");
 }
@@ -72,7 +72,7 @@ export function age(seconds: number): string {
   return seconds < 129600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
-/** Copy to the clipboard, and return whether the browser allowed it. */
+/** Copy text to the clipboard. Return true if the browser allowed it. */
 export async function copy(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

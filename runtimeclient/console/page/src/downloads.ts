@@ -1,4 +1,4 @@
-// Whole results as files. The statement runs again, so that a download has no limit; the local server makes Parquet.
+// Saves whole results as files. The statement runs again, so a download has no limit. The local server writes Parquet.
 
 import { type Query, sql } from "./api";
 import { h, size } from "./dom";
@@ -12,7 +12,7 @@ export const FORMATS = {
 
 export type FormatName = keyof typeof FORMATS;
 
-/** Save a result. The file appears once it is complete: a response that is cut is an error. */
+/** Save a result. The file appears when it is complete. A truncated response is an error. */
 export async function download(query: Query, format: FormatName, signal: AbortSignal, say: (text: string) => void): Promise<void> {
   const [type, extension] = FORMATS[format];
   const response = await sql(query, type, signal);
@@ -24,7 +24,7 @@ export async function download(query: Query, format: FormatName, signal: AbortSi
       controller.enqueue(chunk);
     },
   });
-  // Browsers keep large blobs on disk.
+  // Browsers store large blobs on disk.
   const blob = await new Response(response.body!.pipeThrough(counted)).blob();
   save(new Blob([blob], { type }), `result.${extension}`);
   say(`Downloaded ${size(bytes)} as result.${extension}`);

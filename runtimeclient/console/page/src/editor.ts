@@ -1,4 +1,4 @@
-// The editor of statements: CodeMirror with SQL, completion of the names of this key, and marked errors.
+// The SQL editor: CodeMirror with completion of the names that this key can access, and error marks.
 
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
@@ -14,7 +14,7 @@ const PARSE_MS = 1000;
 
 export type Names = { [table: string]: { name: string; type: string }[] };
 
-/** The words that the prompt of the client highlights; PostgreSQL's list has names of columns such as `name`. */
+/** The words that the client's prompt highlights. PostgreSQL's list includes common column names such as `name`. */
 const DUCKDB = SQLDialect.define({
   ...PostgreSQL.spec,
   keywords:
@@ -46,13 +46,13 @@ export class Editor {
           closeBrackets(),
           autocompletion(),
           syntaxHighlighting(classHighlighter),
-          placeholder("A SQL statement, such as FROM a_dataset"),
+          placeholder("SQL statement, for example FROM a_dataset"),
           EditorView.lineWrapping,
           EditorView.updateListener.of(({ docChanged, state }) => docChanged && changed(state.doc.toString())),
           EditorView.contentAttributes.of({ "aria-label": "SQL statement" }),
           this.#language.of(sql({ dialect: DUCKDB })),
           Prec.highest(keymap.of([{ key: "Mod-Enter", run: () => (run(), true) }])),
-          // Tab leaves the editor: nobody is caught in it.
+          // Tab leaves the editor, so keyboard users are not trapped in it.
           keymap.of([...closeBracketsKeymap, ...completionKeymap, ...defaultKeymap, ...historyKeymap, { key: "Escape", run: cancel }]),
         ],
       }),
@@ -71,7 +71,7 @@ export class Editor {
     this.#view.focus();
   }
 
-  /** Complete these tables and their columns. */
+  /** Offer these tables and their columns for completion. */
   setNames(names: Names): void {
     const quoted = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
     const schema = Object.fromEntries(
@@ -86,19 +86,19 @@ export class Editor {
     this.#view.dispatch({ effects: this.#language.reconfigure(sql({ dialect: DUCKDB, schema })) });
   }
 
-  /** Insert a name where the cursor is. */
+  /** Insert a name at the cursor. */
   insert(text: string): void {
     this.#view.dispatch(this.#view.state.replaceSelection(text));
     this.focus();
   }
 
-  /** Return what is selected, else the statement at the cursor, else the last one before it. */
+  /** Return the selected text, or else the statement at the cursor, or else the last statement before the cursor. */
   statement(): Statement {
     const { state } = this.#view;
     const { from, to, head } = state.selection.main;
     if (from < to) return { text: state.sliceDoc(from, to), from };
     let found: Statement = { text: this.text, from: 0 };
-    // What the editor has parsed of a long text may end within a statement, and half of one must not run.
+    // The editor parses long texts in steps, and a step can end inside a statement. Never run half a statement.
     const tree = ensureSyntaxTree(state, state.doc.length, PARSE_MS);
     for (let node = tree?.topNode.firstChild; node; node = node.nextSibling) {
       if (node.name !== "Statement" || node.from > head) continue;
@@ -107,7 +107,7 @@ export class Editor {
     return found;
   }
 
-  /** Mark an error at its place, and move there; null removes the mark. */
+  /** Mark an error and move the cursor there. With null, remove the mark. */
   mark(at: number | null, message = ""): void {
     const { doc } = this.#view.state;
     const marks: Diagnostic[] = [];

@@ -1,11 +1,11 @@
-// Where an error is in a statement. The runtime's messages end with the line, and a caret below the place.
+// Finds the position of an error in a statement. The runtime's messages end with the line and a caret below the error.
 
 export interface Located {
   message: string; // without the excerpt
   at: number | null; // the offset in the statement
 }
 
-/** Split the place of an error off a message, as `runtimeclient/sql/runner.py` does. */
+/** Separate a message from the position of the error, as `runtimeclient/sql/runner.py` does. */
 export function locate(message: string, statement: string): Located {
   const lines = statement.split("\n");
   const parts = message.trimEnd().split("\n");
@@ -26,7 +26,7 @@ export function locate(message: string, statement: string): Located {
   return { message, at: null };
 }
 
-/** The engine counts wide characters as two columns. */
+/** The engine counts a wide character as two columns. */
 function indexAt(text: string, columns: number): number {
   let index = 0;
   for (const character of text) {

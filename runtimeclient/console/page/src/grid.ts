@@ -1,4 +1,4 @@
-// A table of any length: only the cells in view exist. Rows come from `result`, the window from @tanstack/virtual-core.
+// A table of any length, in which only the visible cells exist. @tanstack/virtual-core finds the visible range.
 
 import { elementScroll, observeElementOffset, observeElementRect, Virtualizer } from "@tanstack/virtual-core";
 import { copy, count, h, plural, visible, visibleLines } from "./dom";
@@ -9,7 +9,7 @@ const HEADER_PX = 46;
 const CHARACTER_PX = 8;
 const [MIN_WIDTH_PX, MAX_WIDTH_PX, WIDTH_STEP_PX] = [40, 4000, 40];
 const MEASURED_ROWS = 50;
-const SHOWN_CHARACTERS = 400; // a cell shows one line; Enter shows the whole value
+const SHOWN_CHARACTERS = 400; // per cell, in one line; Enter shows the whole value
 const MAX_COPIED_CELLS = 2_000_000;
 
 type Window = Virtualizer<HTMLElement, HTMLElement>;
@@ -32,7 +32,7 @@ interface Slot {
   version: number;
 }
 
-/** Set an attribute, unless it has this value: that would cost as much as a change. */
+/** Set an attribute unless it already has this value, because setting it again costs as much as a change. */
 function set(element: HTMLElement, name: string, value: string): void {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
@@ -49,8 +49,8 @@ export class Grid {
   readonly element: HTMLElement;
   #result: Result | null = null;
   #widths: number[] = [];
-  #measured = 0; // rows that chose the widths
-  #chosen = new Map<string, number>(); // widths that somebody gave to columns of this name
+  #measured = 0; // rows that determined the widths
+  #chosen = new Map<string, number>(); // widths that the user set for columns of this name
   #numberWidth = 40;
   #active: Position = { row: 0, column: 0 };
   #anchor: Position = { row: 0, column: 0 };
@@ -59,7 +59,7 @@ export class Grid {
   #frame = 0;
   #layout = "";
   #header: Slot | null = null;
-  #slots: Slot[] = []; // the row n is in slot n modulo their number
+  #slots: Slot[] = []; // row n is in slot n modulo the number of slots
   #version = 0;
   readonly #body = h("div", { class: "grid-body", role: "presentation" });
   // All in one element, because each sticky one has a layer of its own, which costs as much as a row.
@@ -92,7 +92,7 @@ export class Grid {
     });
   }
 
-  /** Show a result, from its first row. */
+  /** Show a result, starting at its first row. */
   show(result: Result): void {
     this.#result = result;
     this.#active = this.#anchor = { row: 0, column: 0 };
@@ -103,7 +103,7 @@ export class Grid {
     this.update();
   }
 
-  /** Show what has arrived since. */
+  /** Show the rows that have arrived since the last call. */
   update(): void {
     const result = this.#result;
     if (!result) return;
@@ -137,7 +137,7 @@ export class Grid {
     };
   }
 
-  /** Choose widths by the names and the first rows. */
+  /** Choose column widths from the names and the first rows. */
   #measure(result: Result): void {
     this.#measured = Math.min(result.rows, MEASURED_ROWS);
     this.#widths = result.columns.map((_, column) => this.#widthOf(result, column));
@@ -172,7 +172,7 @@ export class Grid {
     for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => released.abort(), { signal });
   }
 
-  /** Draw in the next frame; what is shown may have changed. */
+  /** Draw in the next frame, because the visible rows may have changed. */
   #redraw(): void {
     this.#version++;
     this.#draw();
@@ -184,8 +184,8 @@ export class Grid {
   }
 
   /**
-   * Cells and their texts are made once and then filled again, and attributes are set only if they change. New nodes
-   * take most of the time of a scroll, and their garbage collection stops it.
+   * Create cells and their text nodes once and reuse them, and set attributes only if they change. New nodes would take
+   * most of the time of a scroll, and their garbage collection would interrupt it.
    */
   #render(): void {
     const result = this.#result;
@@ -348,7 +348,7 @@ export class Grid {
     this.#redraw();
   }
 
-  /** Sort up, then down, then not at all. */
+  /** Switch from ascending to descending order, then back to the order of the statement. */
   #sort(column: number): void {
     const result = this.#result!;
     const { sorting } = result;
@@ -356,7 +356,7 @@ export class Grid {
     else result.sort(sorting.isDescending ? null : { column, isDescending: true });
     const what = result.isComplete ? "" : `, only the ${plural(result.rows, "row")} received`;
     const { name } = result.columns[column]!;
-    this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Order of the statement restored");
+    this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Original order restored");
     this.#redraw();
   }
 
@@ -370,7 +370,7 @@ export class Grid {
     this.#dialog.showModal();
   }
 
-  /** Copy the selected cells as lines with tabs; tabs and line breaks in values become spaces. */
+  /** Copy the selected cells as tab-separated lines. Tabs and line breaks in values become spaces. */
   async copy(): Promise<void> {
     const result = this.#result;
     if (!result?.rows) return;
@@ -378,7 +378,7 @@ export class Grid {
     const rows = range(Math.max(this.#anchor.row, 0), Math.max(this.#active.row, 0));
     const columns = range(this.#anchor.column, this.#active.column);
     if (rows.length * columns.length > MAX_COPIED_CELLS) {
-      this.say("Too many cells to copy: download the result instead.");
+      this.say("Too many cells to copy. Download the result instead.");
       return;
     }
     const line = (row: number) => columns.map((column) => (result.text(row, column) ?? "").replace(/[\t\r\n]+/g, " ")).join("\t");
@@ -388,5 +388,5 @@ export class Grid {
 }
 
 export function cutNotice(result: Result): string {
-  return `Only the first ${plural(result.rows, "row")} are shown (the grid has room for ${count(MAX_ROWS)} rows or 256 MiB). Download the result to get all of them.`;
+  return `Only the first ${plural(result.rows, "row")} are shown (the grid is limited to ${count(MAX_ROWS)} rows or 256 MiB). Download the result to get all rows.`;
 }

@@ -1,4 +1,4 @@
-// What this key may see, and its limits.
+// The permissions and limits of this key.
 
 import { type About, json, Problem } from "./api";
 import { h, plural, visible } from "./dom";
@@ -20,7 +20,7 @@ export async function showKey(panel: HTMLElement, about: About): Promise<void> {
     const columns = Object.entries(key.columns ?? {}).map(([dataset, names]) => `${dataset}: ${names.join(", ")}`);
     panel.replaceChildren(
       table("This key", ["Property", "Value"], [
-        ["Name", key.name ?? (about.has_key ? "none" : "no key: this console sends none")],
+        ["Name", key.name ?? (about.has_key ? "none" : "none (the console sends no key)")],
         ["Profile", about.profile ?? "none"],
         ["Expires", key.expires?.slice(0, 19).replace("T", " ") ?? "never"],
         ["Datasets", key.datasets?.join(", ") ?? "all"],

@@ -1,4 +1,4 @@
-// The page: opens the session, and connects the editor with what shows results.
+// The page: opens the session, and connects the editor with the result tabs.
 
 import { type About, json, open, Problem, type Query, send, sql } from "./api";
 import { Catalog } from "./catalog";
@@ -22,7 +22,7 @@ const ARROW = "application/vnd.apache.arrow.stream";
 
 class Page {
   #running: AbortController | null = null;
-  #query: (Query & { from: number }) | null = null; // the last one that ran, and its offset in the editor
+  #query: (Query & { from: number }) | null = null; // the last query that ran, and its offset in the editor
   #result: Result | null = null;
   #key: Key | null = null;
   #wasReady = true;
@@ -79,7 +79,7 @@ class Page {
     await this.#catalog.load();
   }
 
-  /** Put a statement into the editor. It is not run: a link can come from anybody. */
+  /** Put a statement into the editor without running it, because anybody can create a link. */
   open(statement: string): void {
     this.#editor.text = statement;
     this.#editor.mark(null);
@@ -125,7 +125,7 @@ class Page {
       this.#tabs.select(this.#tabs.current === "Chart" ? "Chart" : "Rows");
       this.#summary.textContent = "";
       this.#grid.show(result);
-      // The columns and the first rows at once, and the others every moment.
+      // Draw the columns and the first rows immediately, and further rows at intervals.
       await result.read(response, () => drawnRows || draw());
       const columns = plural(result.columns.length, "column");
       this.#summary.textContent = `${plural(result.rows, "row")}, ${columns}, ${size(result.bytes)} in ${elapsed()}. ${result.isCut ? cutNotice(result) : ""}`;
@@ -154,7 +154,7 @@ class Page {
     }
     if (!(error instanceof Problem)) {
       console.error(error);
-      const text = `The response was cut: the statement failed, ran into its time limit, or the connection broke.${here}`;
+      const text = `The response was cut off: the statement failed or reached its time limit, or the connection broke.${here}`;
       this.#summary.textContent = here ? text : "";
       byId("error").replaceChildren(h("p", { class: "bad" }, text));
       return;
@@ -198,7 +198,7 @@ class Page {
     try {
       await download(this.#query ?? this.#ask(), format, running.signal, (text) => this.#say(text));
     } catch (error) {
-      const why = error instanceof Problem ? `${visible(error.detail)} [${error.code}]` : running.signal.aborted ? "cancelled" : "the response was cut";
+      const why = error instanceof Problem ? `${visible(error.detail)} [${error.code}]` : running.signal.aborted ? "cancelled" : "the response was cut off";
       this.#say(`Nothing was saved: ${why}`);
     }
     this.#downloads.delete(running);
@@ -213,7 +213,7 @@ class Page {
     const fragment = `#sql=${encodeURIComponent(this.#editor.text)}`;
     history.replaceState(null, "", fragment);
     const isCopied = await copy(location.href);
-    byId("progress").textContent = isCopied ? "Link copied: it opens in any console, and does not run by itself." : "The address bar has the link.";
+    byId("progress").textContent = isCopied ? "Link copied. It opens the statement in any console without running it." : "The link is in the address bar.";
   }
 
   #readFragment(): void {
@@ -221,7 +221,7 @@ class Page {
     if (statement !== null) this.open(statement);
   }
 
-  /** Show whether the runtime is ready, and read the key and the datasets again when it is back. */
+  /** Show the state of the runtime. When it is ready again, reload the key and the datasets. */
   async #watch(): Promise<void> {
     for (;;) {
       if (!document.hidden) {
@@ -262,7 +262,7 @@ async function main(): Promise<void> {
   const fragment = new URLSearchParams(location.hash.slice(1));
   const token = fragment.get("token");
   const statement = fragment.get("sql");
-  // The token is used up, and must not stay in the history of the browser.
+  // The token has been used and must not stay in the browser's history.
   if (token !== null) history.replaceState(null, "", statement === null ? location.pathname : `#sql=${encodeURIComponent(statement)}`);
   try {
     await new Page(await open(token)).start();

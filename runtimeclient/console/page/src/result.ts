@@ -1,9 +1,9 @@
-// The rows of one statement, as Arrow batches that arrive one by one. They are kept as they came, and read when shown.
+// The rows of one statement. Arrow batches arrive one by one, are stored as they are, and are read when displayed.
 
 import { type Data, type Field, type RecordBatch, RecordBatchReader, type Schema, Type } from "apache-arrow";
 import { isNumeric, isTime, reader, typeName } from "./values";
 
-/** The most that the grid takes: the rest is cut, with a notice. Downloads have no limit. */
+/** The limits of the grid. Further rows are dropped, with a notice. Downloads have no limit. */
 export const MAX_ROWS = 250_000;
 export const MAX_BYTES = 256 * 2 ** 20;
 
@@ -23,20 +23,20 @@ export class Result {
   columns: Column[] = [];
   rows = 0;
   bytes = 0;
-  isCut = false; // there are more rows than the grid takes
+  isCut = false; // the result has more rows than the grid accepts
   isComplete = false;
   sorting: Sorting | null = null;
   #fields: Field[] = [];
   #readers: ReturnType<typeof reader>[] = [];
   #batches: RecordBatch[] = [];
-  #starts: number[] = []; // the number of the first row of each batch
+  #starts: number[] = []; // the index of the first row of each batch
   #order: Uint32Array | null = null;
 
-  /** Read a response until its end, or until there are too many rows. Call *changed* after the schema and each batch. */
+  /** Read a response until its end or the row limit. Call *changed* after the schema and after each batch. */
   async read(response: Response, changed: () => void): Promise<void> {
     const batches = await RecordBatchReader.from(this.#chunks(response));
     await batches.open();
-    if (!batches.schema) throw new Error("The response ended before its columns.");
+    if (!batches.schema) throw new Error("The response ended before the column names.");
     this.#setSchema(batches.schema);
     changed();
     let isFull = false;
@@ -51,7 +51,7 @@ export class Result {
       isFull = this.rows >= MAX_ROWS || this.bytes >= MAX_BYTES;
     }
     this.isComplete = !this.isCut;
-    this.sort(this.sorting); // with the rows that came after it
+    this.sort(this.sorting); // include the rows that arrived after the last sort
   }
 
   async *#chunks(response: Response): AsyncIterableIterator<Uint8Array> {
@@ -59,12 +59,12 @@ export class Result {
     try {
       for (let next = await reader.read(); !next.done; next = await reader.read()) {
         this.bytes += next.value.length;
-        // Of a batch that is all that has arrived, apache-arrow waits for more bytes unless the last one comes by itself.
+        // Unless the last byte comes separately, apache-arrow waits for more bytes before it returns a complete batch.
         yield next.value.subarray(0, -1);
         yield next.value.subarray(-1);
       }
     } finally {
-      await reader.cancel().catch(() => null); // the statement stops if rows are left
+      await reader.cancel().catch(() => null); // stops the statement if there are more rows
     }
   }
 
@@ -86,9 +86,9 @@ export class Result {
     this.rows += batch.numRows;
   }
 
-  /** Return the exact text of a value by its place in the grid; null for null. */
+  /** Return the exact text of the value at a grid position, or null for a null value. */
   text(row: number, column: number): string | null {
-    // Rows that came after the sort follow in the order of the statement.
+    // Rows that arrived after the sort follow in the order of the statement.
     const [data, index] = this.#find(this.#order?.[row] ?? row, column);
     return this.#readers[column]!(data, index);
   }
@@ -103,7 +103,7 @@ export class Result {
     return [this.#batches[low]!.data.children[column]!, row - this.#starts[low]!];
   }
 
-  /** Show the rows in another order, nulls last; null restores the order of the statement. */
+  /** Sort the rows, nulls last. With null, restore the order of the statement. */
   sort(sorting: Sorting | null): void {
     this.sorting = sorting;
     if (!sorting) {
@@ -120,7 +120,7 @@ export class Result {
     });
   }
 
-  /** Values of a column that compare as in SQL: exact numbers and texts. */
+  /** Return the values of a column as exact numbers or strings, which compare as in SQL. */
   #keys(column: number): (number | bigint | string | null)[] {
     const type = this.#fields[column]!.type;
     const raw = type.typeId === Type.Int || type.typeId === Type.Float || isTime(type) || type.typeId === Type.Time;
@@ -139,7 +139,7 @@ export class Result {
     return keys;
   }
 
-  /** NaN is the largest number, as in SQL. */
+  /** Compare two values. As in SQL, NaN is the largest number. */
   #ordered(value: number | bigint): number | bigint {
     return Number.isNaN(value) ? Number.MAX_VALUE * 2 : value;
   }

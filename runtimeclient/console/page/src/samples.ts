@@ -1,19 +1,19 @@
-// The statement as code that works when it is pasted. The key stays in the environment.
+// Shows the statement as code that works when pasted. The code reads the key from the environment.
 
 import { type About, body, json, type Query } from "./api";
 import { copy, h, visibleLines } from "./dom";
 
-/** What a terminal could obey when it is pasted, or what hides text: a statement can come with a link of anybody. */
+/** Characters that control a terminal or hide text. Anybody can create a link with such a statement. */
 const UNSAFE = /[^\n\t\P{C}]|[\u2028\u2029]/u;
 
-/** A word of the shell. */
+/** Quote a string for the shell. */
 function shell(text: string): string {
   if (!UNSAFE.test(text)) return `'${text.replaceAll("'", "'\\''")}'`;
   const bytes = Array.from(new TextEncoder().encode(text), (byte) => `\\${byte.toString(8).padStart(3, "0")}`);
   return `"$(printf '${bytes.join("")}')"`;
 }
 
-/** A literal of Python. JSON's escapes are Python's too, but for pairs of surrogates. */
+/** Return a Python literal. JSON escapes are valid in Python, except surrogate pairs. */
 function python(text: string): string {
   if (text.includes("\n") && !/["\\]/.test(text) && !UNSAFE.test(text)) return `"""\n${text}\n"""`;
   return JSON.stringify(text).replace(/\p{C}/gu, (hidden) => `\\U${hidden.codePointAt(0)!.toString(16).padStart(8, "0")}`);
@@ -78,7 +78,7 @@ export async function showSamples(panel: HTMLElement, query: Query, about: About
       h("pre", { tabindex: 0, "aria-label": `${name} code` }, visibleLines(code)),
     );
   });
-  const note = flight?.status === "Disabled" ? h("p", {}, "Flight SQL, which ADBC uses, is off on this runtime.") : null;
+  const note = flight?.status === "Disabled" ? h("p", {}, "ADBC uses Flight SQL, which is disabled on this runtime.") : null;
   const about_key = about.has_key ? h("p", {}, "The code reads the key from RUNTIME_API_KEY. The console never shows the key.") : null;
   panel.replaceChildren(...[about_key, ...items, note].filter((each) => each !== null));
 }

@@ -45,7 +45,7 @@ export class Statements {
 
   constructor(private readonly open: (statement: string) => void) {}
 
-  /** Show what runs for as long as the panel is visible. */
+  /** Show the running statements while the panel is visible. */
   async showRunning(): Promise<void> {
     if (this.#isFollowing) return;
     this.#isFollowing = true;
@@ -69,7 +69,7 @@ export class Statements {
   }
 
   async #cancel(id: string): Promise<void> {
-    await json(`/v1/sql/${encodeURIComponent(id)}/cancel`, { method: "POST", body: "" }).catch(() => null); // it has just ended
+    await json(`/v1/sql/${encodeURIComponent(id)}/cancel`, { method: "POST", body: "" }).catch(() => null); // the statement has just finished
   }
 
   showHistory(): Promise<void> {
@@ -86,8 +86,8 @@ export class Statements {
         this.#text(each.sql ?? sent.get(each.id) ?? null, each.statement),
       ]);
       return rows.length
-        ? table("Last statements of this key, newest first (UTC)", ["Started", "Outcome", "Time", "Rows", "Size", "Cache", "Statement"], rows)
-        : h("p", {}, "No statement of this key has ended yet.");
+        ? table("Recent statements of this key, newest first (UTC)", ["Started", "Outcome", "Time", "Rows", "Size", "Cache", "Statement"], rows)
+        : h("p", {}, "No statement of this key has finished yet.");
     });
   }
 
@@ -109,10 +109,10 @@ export class Statements {
     });
   }
 
-  /** The text as a button that puts it into the editor; else the digest that the runtime keeps. */
+  /** Return a button that puts the text into the editor, or else the digest that the runtime stores. */
   #text(text: string | null, digest: string | null): Cell {
     const known = text ?? (digest ? this.#digests.get(digest) : undefined);
-    if (known === undefined) return h("code", { title: "The runtime keeps no text of this statement: runtime.history: {sql: true} does." }, digest ?? "");
+    if (known === undefined) return h("code", { title: "The runtime does not store the text of statements. To store it, set runtime.history: {sql: true}." }, digest ?? "");
     return h("button", { type: "button", class: "plain", onclick: () => this.open(known) }, visible(known.slice(0, 300)));
   }
 }

@@ -1,10 +1,10 @@
-// Small tables of facts. Cells are text.
+// Small tables. Cells contain only text.
 
 import { h, visible } from "./dom";
 
 export type Cell = string | number | null | HTMLElement;
 
-/** A table with a caption; the first column names the row. */
+/** Return a table with a caption. The first column contains the row headers. */
 export function table(caption: string, headings: string[], rows: Cell[][]): HTMLElement {
   const cell = (value: Cell, index: number) =>
     h(index ? "td" : "th", index ? {} : { scope: "row" }, value instanceof HTMLElement ? value : visible(String(value ?? "")));

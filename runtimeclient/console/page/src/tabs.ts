@@ -1,4 +1,4 @@
-// Tabs as https://www.w3.org/WAI/ARIA/apg/patterns/tabs/ describes them.
+// Tabs that follow https://www.w3.org/WAI/ARIA/apg/patterns/tabs/.
 
 import { h } from "./dom";
 

@@ -1,8 +1,8 @@
-// The exact text of Arrow values, as docs/values.md gives it. No value passes through a double unless it is one.
+// The exact text of Arrow values, as specified in docs/values.md. Only doubles are read as doubles.
 
 import { type Data, DateUnit, type Field, Precision, TimeUnit, Type, type Vector } from "apache-arrow";
 
-/** Return the text of one value of *data*; null for null. As JSON, text is quoted. */
+/** Return the text of one value of *data*, or null for a null value. As JSON, strings are quoted. */
 type Reader = (data: Data, index: number) => string | null;
 
 const decoder = new TextDecoder();
@@ -14,7 +14,7 @@ const DAY_S = 86400n;
 const EXPONENT_FROM = 1e10;
 const MAX = 2n ** 63n - 1n;
 
-/** Return a function that reads the values of a field; `isJson` for those inside others. */
+/** Return a function that reads the values of a field. `isJson` is true for nested values. */
 export function reader(type: Field["type"], isJson = false): Reader {
   const read = readerOfType(type, isJson);
   return (data, index) => (type.typeId === Type.Union || data.getValid(index) ? read(data, index) : null);
@@ -83,7 +83,7 @@ function list(items: Data, from: number, to: number, read: Reader): string {
   return `[${parts.join(",")}]`;
 }
 
-/** Keys with the same text get a number, as columns do. */
+/** Append a number to keys with the same text, as for columns. */
 function map(data: Data, index: number, key: Reader, value: Reader): string {
   const [keys, values] = data.children[0]!.children;
   const used = new Map<string, string>();
@@ -105,7 +105,7 @@ export function decimal(words: Uint32Array, index: number, scale: number): strin
   return number < 0n ? `-${text}` : text;
 }
 
-/** The fewest digits that read back as the same number. */
+/** Return the shortest digits that parse to the same number. */
 function float(value: number, precision: Precision, isJson: boolean): string | null {
   if (!Number.isFinite(value)) return isJson ? null : String(value);
   if (Object.is(value, -0)) return "-0.0";
@@ -115,7 +115,7 @@ function float(value: number, precision: Precision, isJson: boolean): string | n
       number = Number(value.toPrecision(digits));
       if (Math.fround(number) === value) break;
     }
-  // Like the runtime: from 1e10 on, whole numbers below 2^53 in full, and all others with an exponent.
+  // Like the runtime: from 1e10, integers below 2^53 have all digits, and all other numbers have an exponent.
   if (Math.abs(value) >= EXPONENT_FROM) return Number.isSafeInteger(value) ? `${value}.0` : number.toExponential();
   const text = String(number);
   return /[.e]/.test(text) ? text : `${text}.0`;
@@ -123,7 +123,7 @@ function float(value: number, precision: Precision, isJson: boolean): string | n
 
 const floorDiv = (a: bigint, b: bigint): bigint => a / b - (a % b < 0n ? 1n : 0n);
 
-/** A day since 1970 of the proleptic Gregorian calendar (https://howardhinnant.github.io/date_algorithms.html). */
+/** Format a day since 1970 in the proleptic Gregorian calendar (https://howardhinnant.github.io/date_algorithms.html). */
 function day(days: bigint): string {
   if (days === 2147483647n) return "infinity";
   if (days === -2147483647n) return "-infinity";
@@ -160,7 +160,7 @@ function timestamp(value: bigint, digits: number, zone: string | null): string {
   return `${day(days)}T${timeOfDay(value - days * unit, digits)}${zone ? "Z" : ""}`;
 }
 
-/** The name of a type that people know: SQL's. */
+/** Return the SQL name of a type. */
 export function typeName(type: Field["type"]): string {
   switch (type.typeId) {
     case Type.Bool:

@@ -60,7 +60,7 @@ def test_the_console_ends_by_itself_without_a_page() -> None:
     child.expect(LINK)
     port = child.match.groups()[0]
 
-    child.expect("No page was open for an hour: the console has ended.")
+    child.expect("The console has stopped because no page was open for an hour.")
     child.expect(pexpect.EOF)
     child.wait()
     assert child.exitstatus == 0
@@ -75,5 +75,5 @@ def test_a_port_in_use_is_named(runtime: Server, assets: dict[str, Asset]) -> No
             env=clean_environment(), encoding="utf-8", withexitstatus=True,
         )  # fmt: skip
 
-    assert f"Port {port} of 127.0.0.1 cannot be used" in output
+    assert f"Port {port} on 127.0.0.1 cannot be used" in output
     assert status == 2

@@ -340,7 +340,7 @@ def test_refusals_say_what_to_do(fake: tuple[Remote, Page]) -> None:
             problem(401, "invalid_key", "The API key is unknown."),
             ["The API key is unknown.", "invalid_key", "valid key"],
         ),
-        (problem(403, "not_permitted", "No permission."), ["No permission.", "not_permitted", "The tab Key"]),
+        (problem(403, "not_permitted", "No permission."), ["No permission.", "not_permitted", "The Key tab"]),
         (problem(429, "rate_limited", "Too many."), ["Too many.", "rate_limited", "Try again in 7 s."]),
         (problem(504, "query_timeout", "Too long."), ["Too long.", "query_timeout", "r-1", "time limit"]),
         (Reply(502, b"<h1>proxy</h1>", "text/html"), ["<h1>proxy</h1>", "http_502"]),
@@ -430,7 +430,7 @@ def test_a_runtime_that_goes_and_comes_back(opened: Opened, assets: dict[str, As
             wait_for(
                 lambda: any(r.path == "/v1/datasets" for r in remote.requests[asked:]), "the datasets to be read again"
             )
-        page.tab.locator("#state", has_text="The console has ended").wait_for()
+        page.tab.locator("#state", has_text="The console has stopped").wait_for()
         assert "querykeep console" in str(state.text_content())
 
 
