@@ -196,7 +196,7 @@ export class Grid {
     const layout = [this.#numberWidth, ...columns.map(({ index, start, size }) => `${index}:${start}:${size}`)].join();
     if (layout !== this.#layout || this.#slots.length < rows.length) {
       this.#layout = layout;
-      if (this.#slots.length < rows.length || (this.#header?.cells.length ?? 0) < columns.length) this.#makeSlots(rows.length, columns.length);
+      if (!this.#header || this.#header.cells.length < columns.length || this.#slots.length < rows.length) this.#makeSlots(rows.length, columns.length);
       for (const slot of [this.#header!, ...this.#slots]) this.#place(slot, columns);
       this.#body.style.width = `${this.#columns.getTotalSize()}px`;
       this.element.setAttribute("aria-colcount", String(result.columns.length));
