@@ -21,7 +21,7 @@ interface Position {
 interface Cell {
   element: HTMLElement;
   text: Text;
-  column: number;
+  column: number; // -1: not used
 }
 
 interface Slot {
@@ -196,11 +196,8 @@ export class Grid {
     const layout = [this.#numberWidth, ...columns.map(({ index, start, size }) => `${index}:${start}:${size}`)].join();
     if (layout !== this.#layout || this.#slots.length < rows.length) {
       this.#layout = layout;
-      this.#slots = rows.map(() => this.#makeSlot("grid-row", "gridcell", columns));
-      this.#header = this.#makeSlot("grid-header", "columnheader", columns);
-      this.#header.element.prepend(this.#header.number);
-      this.#numbers.replaceChildren(...this.#slots.map(({ number }) => number));
-      this.#body.replaceChildren(this.#header.element, this.#numbers, ...this.#slots.map(({ element }) => element));
+      if (!this.#header || this.#header.cells.length < columns.length || this.#slots.length < rows.length) this.#makeSlots(rows.length, columns.length);
+      for (const slot of [this.#header!, ...this.#slots]) this.#place(slot, columns);
       this.#body.style.width = `${this.#columns.getTotalSize()}px`;
       this.element.setAttribute("aria-colcount", String(result.columns.length));
     }
@@ -219,24 +216,44 @@ export class Grid {
     else this.element.removeAttribute("aria-activedescendant");
   }
 
-  #makeSlot(name: string, role: string, columns: { index: number; start: number; size: number }[]): Slot {
+  #makeSlots(rows: number, columns: number): void {
+    this.#slots = Array.from({ length: rows }, () => this.#makeSlot("grid-row", "gridcell", columns));
+    this.#header = this.#makeSlot("grid-header", "columnheader", columns);
+    this.#header.element.prepend(this.#header.number);
+    this.#numbers.replaceChildren(...this.#slots.map(({ number }) => number));
+    this.#body.replaceChildren(this.#header.element, this.#numbers, ...this.#slots.map(({ element }) => element));
+  }
+
+  #makeSlot(name: string, role: string, columns: number): Slot {
     const number = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" });
-    number.style.width = `${this.#numberWidth}px`;
-    const cells = columns.map(({ index, start, size }) => {
+    const cells = Array.from({ length: columns }, () => {
       const text = new Text();
-      const cell = h("div", { role, "aria-colindex": index + 1 }, text);
-      cell.style.left = `${start}px`;
-      cell.style.width = `${size}px`;
-      return { element: cell, text, column: index };
+      return { element: h("div", { role }, text), text, column: -1 };
     });
     const element = h("div", { class: name, role: "row" }, ...cells.map((cell) => cell.element));
     return { element, number, cells, row: -2, version: -1 };
+  }
+
+  /** Give the cells of a slot to these columns, and hide the rest. */
+  #place(slot: Slot, columns: { index: number; start: number; size: number }[]): void {
+    slot.version = -1;
+    slot.number.style.width = `${this.#numberWidth}px`;
+    slot.cells.forEach((cell, place) => {
+      const { index, start, size } = columns[place] ?? { index: -1, start: 0, size: 0 };
+      cell.column = index;
+      cell.element.hidden = index < 0;
+      if (index < 0) return cell.element.removeAttribute("id");
+      cell.element.style.left = `${start}px`;
+      cell.element.style.width = `${size}px`;
+      set(cell.element, "aria-colindex", String(index + 1));
+    });
   }
 
   #fillHeader(header: Slot, result: Result): void {
     header.version = this.#version;
     set(header.element, "aria-rowindex", "1");
     for (const { element: cell, column } of header.cells) {
+      if (column < 0) break;
       const { name, type } = result.columns[column]!;
       const sorting = result.sorting?.column === column ? result.sorting : null;
       const sign = sorting ? (sorting.isDescending ? " ▼" : " ▲") : "";
@@ -254,6 +271,7 @@ export class Grid {
     slot.number.style.transform = `translateY(${start - HEADER_PX}px)`;
     slot.number.textContent = count(row + 1);
     for (const { element: cell, text: shown, column } of slot.cells) {
+      if (column < 0) break;
       const text = result.text(row, column);
       shown.data = text === null ? "null" : visible(text.slice(0, SHOWN_CHARACTERS)) + (text.length > SHOWN_CHARACTERS ? "…" : "");
       const isSelected = this.#isSelected(row, column);
