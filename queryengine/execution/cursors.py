@@ -88,13 +88,22 @@ class Cursors:
             return Cursor(database, self._connection.cursor())
 
     def renew(self) -> None:
-        """Reuse no transaction that has begun, because it does not see new definitions."""
-        self._renewed_s = time.monotonic()
+        """
+        End all idle transactions, and reuse none that has begun.
+
+        They do not see new definitions, and keep the memory of dropped tables.
+        """
+        with self._lock:
+            self._renewed_s = time.monotonic()
+            for cursor in self._idle:
+                cursor.connection.close()
+            self._idle.clear()
 
     def keep(self, cursor: Cursor) -> bool:
         """Keep *cursor*, in its transaction, for another query. Return False if it is not kept."""
         with self._lock:
-            if self._closed or self.broken:
+            is_stale = cursor.begun_s is None or cursor.begun_s <= self._renewed_s
+            if self._closed or self.broken or is_stale:
                 return False
             if len(self._idle) == _MAX_IDLE:  # The oldest one may belong to a database that is no longer used.
                 self._idle.popleft().connection.close()

@@ -14,7 +14,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -274,8 +274,9 @@ class KeyCatalogs:
             catalog.users -= 1
 
     def _release(self, copy: _Copy) -> None:
-        with self._lock:
+        with self._lock, suppress(duckdb.Error):  # After an error, the next statement tries again.
             copy.users -= 1
+            self._shrink()
 
     # Rows.
 
@@ -327,6 +328,7 @@ class KeyCatalogs:
                 table = f"{_COPIES}.main.{copy.name}"
                 with self._connection.cursor() as cursor:
                     cursor.execute(f"CREATE OR REPLACE TABLE {table} AS FROM {table} LIMIT 0")
+                self._definitions.renew_cursors()
 
 
 def _type_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:

@@ -22,7 +22,7 @@ from queryengine.execution.definitions import Definitions
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.key_catalogs import KeyCatalogs
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import DatasetRule, Scope
+from runtimeconf.model import MIB, DatasetRule, Scope
 from tests.queryengine import hidden_rows
 from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.hidden_rows import LEAK, SCOPES, VIEWS, VISIBLE
@@ -311,6 +311,25 @@ def test_a_long_statement_keeps_its_rows_while_its_copy_is_dropped(bounded: Quer
         for form in FILTERED[1:]:
             answer(bounded, "SELECT count(*) AS n FROM orders", SCOPES[form])
         assert (first + b"".join(rows)).count(b"id") == 133 * 133 * 40
+
+
+def test_a_copy_larger_than_copies_may_be_takes_no_room_between_statements(tmp_path: Path) -> None:
+    """Otherwise, it would stay until another copy is made, which might then not fit."""
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(big="SELECT i, hash(i) AS a, hash(i + 1) AS b, md5(i::VARCHAR) AS c FROM range(400_000) t(i)")
+    scope = Scope(relations=frozenset({"big"}), rules=(DatasetRule(dataset="big", row_filter="i > 0"),))
+    config = config_of(publisher.state_dir, ("big",), memory_limit_bytes=64 * MIB)
+    with closing(InProcessEngine(config)) as engine:
+        for _ in range(2):
+            assert answer(engine, "SELECT count(*) AS n FROM big", scope) == b'[{"n":399999}]'
+            session = engine._runner.sessions.lease().session
+            assert isinstance(session, EngineInstance)
+            used = session._connection.execute(
+                "SELECT sum(memory_usage_bytes + temporary_storage_bytes) FROM duckdb_memory() "
+                "WHERE tag = 'IN_MEMORY_TABLE'"
+            ).fetchone()
+            assert used is not None
+            assert used[0] <= 64 * MIB // 3
 
 
 # New data, and data that a rule does not fit.

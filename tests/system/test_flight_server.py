@@ -253,7 +253,7 @@ def test_the_part_alone_is_one(tmp_path: Path, server: FlightServer) -> None:
     code, output = part_alone(second)
 
     assert code == CANNOT_START
-    assert f"is served by process {flight_part(server)} already" in output
+    assert f"is already served by process {flight_part(server)}" in output
     assert status(server)["status"] == "Ready"
 
 

@@ -79,7 +79,7 @@ def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
 ) -> None:
     query = "(SELECT max(zz) AS zz FROM duckdb_schemas)"  # a view of the engine as well
 
-    with pytest.raises(StatementNotAllowedError, match="is internal to the engine"):
+    with pytest.raises(StatementNotAllowedError, match="it belongs to the engine"):
         admit(gate, place.format(query, query))
     if place.startswith(("SUMMARIZE", "DESCRIBE")):
         sql = f"SELECT * FROM (WITH duckdb_schemas AS (SELECT 7 AS zz) FROM ({place.format(query)}))"

@@ -53,7 +53,7 @@ def test_recognises_every_loopback_address(host: str) -> None:
         ("file:///etc/passwd", "must start with http://"),
         ("http://", "must have a host"),
         ("http:///v1", "must have a host"),
-        ("http://localhost:0", "a port from 1 to 65535"),
+        ("http://localhost:0", "must be from 1 to 65535"),
         ("http://localhost:65536", "from 1 to 65535"),
         ("http://localhost:x", "not a URL"),
         ("http://local host", "must have a host"),

@@ -78,7 +78,7 @@ def test_a_link_or_a_pipe_is_not_written(tmp_path: Path) -> None:
     os.mkfifo(pipe)
 
     for path in (link, pipe):
-        with pytest.raises(OutputError, match="is not kept"):
+        with pytest.raises(OutputError, match="is not saved"):
             history(path)
 
 
