@@ -24,7 +24,9 @@ def cached(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """An engine of either kind, and the publisher of its data."""
     publisher = Publisher(tmp_path_factory.mktemp("cached") / "state")
     publisher.publish(flights="SELECT 1 AS id", numbers="SELECT range AS n FROM range(300000)")
-    config = cached_config(publisher.state_dir, ("flights", "numbers", "absent"), CACHED_VIEWS, workers=2)
+    config = cached_config(
+        publisher.state_dir, ("flights", "numbers", "absent"), CACHED_VIEWS, workers=2, timeout_s=100.0
+    )
     with KINDS[request.param](config) as running:
         yield (running, config), publisher
 
