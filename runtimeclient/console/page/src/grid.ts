@@ -62,7 +62,7 @@ export class Grid {
   #slots: Slot[] = []; // row n is in slot n modulo the number of slots
   #version = 0;
   readonly #body = h("div", { class: "grid-body", role: "presentation" });
-  // All in one element, because each sticky one has a layer of its own, which costs as much as a row.
+  // All in one element, because each sticky one has a layer of its own.
   readonly #numbers = h("div", { class: "grid-numbers", role: "presentation", "aria-hidden": "true" });
   readonly #dialog: HTMLDialogElement;
   readonly #value = h("pre", { tabindex: 0 });
