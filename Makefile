@@ -75,7 +75,7 @@ $(VENV)/helm.stamp: tests/deploy/helm/package-lock.json $(VENV)/test.stamp
 # Three workers on two cores: many tests wait for a process or a time limit.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
 
-test: $(VENV)/test.stamp  ## Test the core, in process and against running servers, in 6 to 7 minutes on two cores.
+test: $(VENV)/test.stamp  ## Test the core, in process and against running servers, in about 5 minutes on two cores.
 	$(PYTEST) --level core $(TEST_ARGS)
 
 test-plugins: $(VENV)/test.stamp $(VENV)/node.stamp  ## Test each plug-in and each client against its real server.
