@@ -5,14 +5,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import httpx
 import pytest
 
-from runtimeclient.client import RuntimeClient
 from runtimeclient.console.assets import Asset
 from runtimeclient.console.server import SESSION_HEADER, ConsoleServer
+from tests.runtimeclient.console.console_thread import serving
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, problem, serve
 from tests.system.harness import NO_ROOTS, wait_for
 
@@ -54,24 +54,9 @@ class Page:
         return self
 
 
-@contextmanager
-def serving(remote: Remote, key: str | None = API_KEY) -> Iterator[ConsoleServer]:
-    with (
-        RuntimeClient(remote.url, key) as client,
-        ConsoleServer(client, PAGE, {"endpoint": remote.url, "has_key": key is not None}) as server,
-    ):
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def server(remote: Remote) -> Iterator[ConsoleServer]:
-    with serving(remote) as running:
+    with serving(remote.url, API_KEY, PAGE) as running:
         yield running
 
 
@@ -273,9 +258,9 @@ def test_a_response_that_is_cut_does_not_look_complete(remote: Remote, page: Pag
 
 
 def test_a_runtime_that_is_gone_is_named(page: Page, remote: Remote) -> None:
-    with serve(Remote()) as other, serving(other) as server:
-        stopped = Page(server).open()
-    with serving(Remote(other.url)) as server:
+    with serve(Remote()) as other:
+        pass
+    with serving(other.url, API_KEY, PAGE) as server:
         stopped = Page(server).open()
         answer = stopped.get("/v1/datasets")
 
@@ -286,7 +271,7 @@ def test_a_runtime_that_is_gone_is_named(page: Page, remote: Remote) -> None:
 def test_a_browser_that_leaves_ends_the_request_to_the_runtime() -> None:
     with socket.create_server(("127.0.0.1", 0)) as runtime:
         remote = Remote(f"http://127.0.0.1:{runtime.getsockname()[1]}")
-        with serving(remote) as server:
+        with serving(remote.url, API_KEY, PAGE) as server:
             page = Page(server).open()
             with socket.create_connection(("127.0.0.1", server.port)) as browser:
                 browser.sendall(post(page, "Content-Length: 8\r\n"))
@@ -334,12 +319,12 @@ def test_a_header_of_the_runtime_stays_one_header(remote: Remote, page: Page) ->
 
 
 def test_what_the_page_is_told_contains_no_key(page: Page, remote: Remote) -> None:
-    assert page.get("/session").json() == {"endpoint": remote.url, "has_key": True}
+    assert page.get("/session").json() == {"endpoint": remote.url, "profile": None, "has_key": True, "version": ""}
     assert API_KEY not in json.dumps(page.get("/session").json())
 
 
 def test_a_console_without_a_key_sends_none(remote: Remote) -> None:
-    with serving(remote, None) as server:
+    with serving(remote.url, None, PAGE) as server:
         Page(server).open().get("/v1/datasets")
 
     assert "X-API-Key" not in remote.requests[-1].headers

@@ -1,17 +1,15 @@
 """The page in Chromium, in front of a real runtime."""
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtimeclient.client import RuntimeClient
 from runtimeclient.console.assets import Asset, load
 from runtimeclient.console.server import ConsoleServer
+from tests.runtimeclient.console.console_thread import serving
 from tests.system.harness import K1, Server
 
 #: What a hostile source could put wherever text is shown.
@@ -53,19 +51,6 @@ def browser() -> Iterator[Any]:
         chromium = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield chromium
         chromium.close()
-
-
-@contextmanager
-def serving(url: str, key: str | None, assets: dict[str, Asset]) -> Iterator[ConsoleServer]:
-    about = {"endpoint": url, "profile": None, "has_key": key is not None, "version": ""}
-    with RuntimeClient(url, key) as client, ConsoleServer(client, assets, about) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from runtimeclient.http.results import JSON_WITH_SCHEMA
 from runtimeclient.output.charts import make_chart, vega_lite
 from runtimeclient.output.formats import read_rows
 from runtimeclient.output.terminal import ChartRequest
-from tests.runtimeclient.console.browser.conftest import HOSTILE, Page, saved, serving
+from tests.runtimeclient.console.browser.conftest import HOSTILE, Page, saved
+from tests.runtimeclient.console.console_thread import serving
 from tests.runtimeclient.remote import Remote, Reply, as_reply, problem, serve
 from tests.system.harness import K1, Server, wait_for
 from tests.web_server import File, saying
