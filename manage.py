@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """The command line: the commands of the server, such as `serve` and `check`, and those of the client."""
 
+import os
 import sys
 
+from runtimeclient import CLIENT_COMMANDS
 from runtimeclient.argv import prepare_process
 
 #: Commands that do not serve HTTP do not need Django's apps.
@@ -27,11 +29,16 @@ def _run() -> None:
 
         take_signals()
     prepare_process()
-    from runtime_site.chosen_settings import settings_fault  # noqa: PLC0415 (after keys are hidden)
+    from runtime_site.chosen_settings import OURS, VARIABLE, settings_fault  # noqa: PLC0415 (after keys are hidden)
 
     fault = settings_fault()
     if fault is not None:
         sys.exit(fault)
+    if command in CLIENT_COMMANDS and os.environ[VARIABLE] == OURS and not any(map(_is_for_django, sys.argv)):
+        # Django would take twice the CPU of the client.
+        from runtimeclient.main import run  # noqa: PLC0415 (a server does not need it)
+
+        sys.exit(run(os.path.basename(sys.argv[0]), sys.argv[1:]))  # noqa: PTH119 (as Django)
     if command in SERVERS:
         from supervisor import part_process  # noqa: PLC0415 (client commands do not need it)
 
@@ -43,6 +50,11 @@ def _run() -> None:
         run_without_apps(sys.argv)
     else:
         CommandLine(sys.argv).execute()
+
+
+def _is_for_django(argument: str) -> bool:
+    """Return whether an option names the settings, whose apps may replace commands."""
+    return argument.startswith(("--settings", "--pythonpath"))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from authkeys.keys import KeySet
 from authkeys.principal import Principal
 from runtimeclient.commands.base import Invocation
 from runtimeclient.errors import ClientError, UsageError
-from runtimeclient.http.endpoint import has_typing_error
+from runtimeclient.http.api_keys import has_typing_error
 from runtimeclient.output.formats import write_list
 from runtimeconf.dataset_schema import RELATION_NAME
 from runtimeconf.errors import RuntimeConfError

@@ -51,7 +51,6 @@ def _add_apikey_arguments(parser: argparse.ArgumentParser) -> None:
 
 _APIKEY = Command(
     name="apikey",
-    summary="create an API key, list the keys, check a key",
     description=(
         "Create an API key and its configuration entry with its digest; list the configured keys and when they were\n"
         "last used; or check which entry a key from standard input matches. No runtime needs to be running."
@@ -70,7 +69,6 @@ _APIKEY = Command(
 
 _INIT = Command(
     name="init",
-    summary="write a configuration for data files, and a key",
     description=(
         "Write runtime.yaml for data files, and an API key in the file api_key, both in the working directory.\n"
         "Print the two lines to run next: the first starts the runtime, the second queries it.\n"

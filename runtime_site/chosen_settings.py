@@ -2,8 +2,6 @@
 
 import os
 
-from django.conf import settings
-
 VARIABLE = "DJANGO_SETTINGS_MODULE"
 OURS = "runtime_site.settings"
 
@@ -16,6 +14,8 @@ def settings_fault() -> str | None:
     name = os.environ.setdefault(VARIABLE, OURS)
     if name == OURS:
         return None
+    from django.conf import settings  # noqa: PLC0415 (slow to import, and client commands do not need it)
+
     remedy = f"Unset {VARIABLE}, or set it to settings that begin with `from {OURS} import *`."
     try:
         installed = {app.partition(".apps.")[0] for app in settings.INSTALLED_APPS}

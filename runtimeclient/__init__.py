@@ -1,21 +1,25 @@
 """The client of a running runtime. It knows only the wire protocols, and imports no package but `mcpapi`."""
 
-_MODULES = {
-    "runtimeclient.commands.sql": ("sql",),
-    "runtimeclient.commands.status": ("status", "top"),
-    "runtimeclient.commands.datasets": ("datasets", "refresh"),
-    "runtimeclient.commands.queries": ("queries", "cancel", "history"),
-    "runtimeclient.commands.login": ("login", "logout"),
-    "runtimeclient.commands.mcp": ("mcp",),
-    "runtimeclient.commands.console": ("console",),
+#: Commands that `manage.py` also has: the module whose `COMMANDS` declares each, and a summary for the help.
+CLIENT_COMMANDS = {
+    "sql": ("runtimeclient.commands.sql", "run SQL and show the rows"),
+    "status": ("runtimeclient.commands.status", "show the status of a runtime's components"),
+    "top": ("runtimeclient.commands.status", "show what runs, the workers, and the datasets, live"),
+    "datasets": ("runtimeclient.commands.datasets", "list the datasets: status, rows, age"),
+    "refresh": ("runtimeclient.commands.datasets", "refresh datasets"),
+    "queries": ("runtimeclient.commands.queries", "list queued and running statements"),
+    "cancel": ("runtimeclient.commands.queries", "cancel a statement"),
+    "history": ("runtimeclient.commands.queries", "list the last statements that have ended"),
+    "login": ("runtimeclient.commands.login", "store the key of a runtime"),
+    "logout": ("runtimeclient.commands.login", "delete the stored key of a runtime"),
+    "mcp": ("runtimeclient.commands.mcp", "serve agents and editors over standard input (MCP)"),
+    "console": ("runtimeclient.commands.console", "browse datasets, run SQL and draw charts in a browser"),
 }
-#: Commands that `manage.py` also has, and the modules whose `COMMANDS` declare them.
-CLIENT_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
 #: All commands of `querykeep` in the order of its help. The commands in `operations` belong to a plug-in.
 COMMANDS = CLIENT_COMMANDS | {
-    "apikey": "operations.commands",
-    "init": "operations.commands",
-    "completion": "runtimeclient.commands.completion",
+    "apikey": ("operations.commands", "create an API key, list the keys, check a key"),
+    "init": ("operations.commands", "write a configuration for data files, and a key"),
+    "completion": ("runtimeclient.commands.completion", "print a shell completion script"),
 }
 
 #: The commands of the `server` extra, with a summary for the help. They are in `runtime_site.management.commands`.

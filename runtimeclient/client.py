@@ -1,14 +1,15 @@
 """A typed client of a runtime's HTTP API."""
 
+# ruff: noqa: PLC0415 (the resources, which `sql` does not need, are slow to import)
+
 import json
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import httpx
@@ -22,24 +23,21 @@ from runtimeclient.errors import (
     RequestRefusedError,
     UsageError,
 )
-from runtimeclient.http.endpoint import (
-    allow_streaming,
-    check_api_key,
-    limit_response_time,
-    masked,
-    parse_endpoint,
-    tls_context,
-)
-from runtimeclient.http.resources import (
-    ActiveQuery,
-    ComponentStatus,
-    DatasetStatus,
-    FinishedQuery,
-    RefreshRun,
-    RequestedRefresh,
-    Statistics,
-)
+from runtimeclient.http.api_keys import check_api_key, masked
+from runtimeclient.http.endpoint import allow_streaming, limit_response_time, parse_endpoint, tls_context
 from runtimeclient.http.results import JSON, JsonValue, SqlResult, as_json
+from runtimeclient.http.timeouts import DEFAULT_TIMEOUTS, Timeouts
+
+if TYPE_CHECKING:
+    from runtimeclient.http.resources import (
+        ActiveQuery,
+        ComponentStatus,
+        DatasetStatus,
+        FinishedQuery,
+        RefreshRun,
+        RequestedRefresh,
+        Statistics,
+    )
 
 # The media type for rows in the specification, which a runtime sends unless another type is requested.
 _PLAIN_TEXT = "text/plain"
@@ -51,22 +49,6 @@ _FIRST_POLL_S = 0.1
 _MAX_POLL_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
-    """
-    Time limits.
-
-    Attributes:
-        connect_s: The limit for connecting, and for the whole response to any request except a query.
-        silence_s: The maximum seconds until the response to a query begins. While the response arrives, the longest
-            time that its average rate may stay below `endpoint.MIN_BYTES_PER_S`.
-    """
-
-    connect_s: float = 10.0
-    silence_s: float = 300.0
-
-
-DEFAULT_TIMEOUTS = Timeouts()
 USER_AGENT = "runtimeclient"
 
 
@@ -196,12 +178,16 @@ class RuntimeClient:
         allow_streaming(response)
         return SqlResult(response, self._timeouts.silence_s)
 
-    def status(self) -> tuple[ComponentStatus, ...]:
+    def status(self) -> "tuple[ComponentStatus, ...]":
         """Return the status of each component. Raises the same errors as `sql`."""
+        from runtimeclient.http.resources import ComponentStatus
+
         return tuple(map(ComponentStatus.from_json, self._items("/v1/status")))
 
-    def datasets(self) -> tuple[DatasetStatus, ...]:
+    def datasets(self) -> "tuple[DatasetStatus, ...]":
         """Return all datasets, in the order of the configuration. Raises the same errors as `sql`."""
+        from runtimeclient.http.resources import DatasetStatus
+
         return tuple(map(DatasetStatus.from_json, self.dataset_items()))
 
     def dataset_items(self) -> Iterator[Mapping[str, Any]]:
@@ -209,16 +195,22 @@ class RuntimeClient:
         # Spice.ai omits the status unless it is requested.
         return self._items("/v1/datasets?status=true")
 
-    def active_queries(self) -> tuple[ActiveQuery, ...]:
+    def active_queries(self) -> "tuple[ActiveQuery, ...]":
         """Return the queued and running statements of this key, oldest first. Raises the same errors as `sql`."""
+        from runtimeclient.http.resources import ActiveQuery
+
         return tuple(map(ActiveQuery.from_json, self._items(_ACTIVE_QUERIES)))
 
-    def history(self, limit: int = 100) -> tuple[FinishedQuery, ...]:
+    def history(self, limit: int = 100) -> "tuple[FinishedQuery, ...]":
         """Return the most recently finished statements of this key, newest first. Raises the same errors as `sql`."""
+        from runtimeclient.http.resources import FinishedQuery
+
         return tuple(map(FinishedQuery.from_json, self._items(f"/v1/sql/history?limit={limit}")))
 
-    def statistics(self, limit: int = 100) -> Statistics:
+    def statistics(self, limit: int = 100) -> "Statistics":
         """Return the statistics of the statements of this key. Raises the same errors as `sql`."""
+        from runtimeclient.http.resources import Statistics
+
         return Statistics.from_json(self._object("GET", f"/v1/sql/statistics?limit={limit}", 200))
 
     def key_name(self) -> str | None:
@@ -247,7 +239,7 @@ class RuntimeClient:
         *,
         refresh_mode: str | None = None,
         refresh_jitter_max: str | None = None,
-    ) -> RequestedRefresh:
+    ) -> "RequestedRefresh":
         """
         Request a refresh of a dataset, without waiting for it. A queued refresh is joined.
 
@@ -260,18 +252,22 @@ class RuntimeClient:
             UsageError: *name* is empty, or *refresh_sql* cannot be encoded.
             NotAuthorisedError, RequestRefusedError, ConnectionFailedError: See `sql`.
         """
+        from runtimeclient.http.resources import RequestedRefresh
+
         fields = {"refresh_sql": refresh_sql, "refresh_mode": refresh_mode, "refresh_jitter_max": refresh_jitter_max}
         given = {name: value for name, value in fields.items() if value is not None}
         content = _encode(json.dumps(given, ensure_ascii=False)) if given else None
         return RequestedRefresh.from_json(self._object("POST", _refresh_path(name), 201, content))
 
-    def refreshes(self, name: str) -> tuple[RefreshRun, ...]:
+    def refreshes(self, name: str) -> "tuple[RefreshRun, ...]":
         """Return the last runs of a dataset, newest first. Raises the same errors as `request_refresh`."""
+        from runtimeclient.http.resources import RefreshRun
+
         return tuple(map(RefreshRun.from_json, self._items(_refresh_path(name))))
 
     def wait_for_refresh(
-        self, name: str, refresh_id: str, progress: Callable[[RefreshRun], None] | None = None
-    ) -> RefreshRun:
+        self, name: str, refresh_id: str, progress: "Callable[[RefreshRun], None] | None" = None
+    ) -> "RefreshRun":
         """
         Wait until a run of a dataset is finished, without a time limit. Call *progress* with the run after every poll.
 

@@ -8,13 +8,17 @@ import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from runtimeclient.client import DEFAULT_TIMEOUTS, RuntimeClient, Timeouts
 from runtimeclient.errors import UsageError
-from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, check_api_key, parse_endpoint
+from runtimeclient.http.api_keys import check_api_key
+from runtimeclient.http.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from runtimeclient.profiles import PROFILE_VARIABLE, Profile, find_profile, read_from_keyring
 
+if TYPE_CHECKING:
+    from runtimeclient.client import RuntimeClient
+
+DEFAULT_ENDPOINT = "http://127.0.0.1:8090"
 KEY_VARIABLE = "RUNTIME_API_KEY"
 ENDPOINT_VARIABLE = "RUNTIME_HTTP_ENDPOINT"
 STANDARD_INPUT = "-"
@@ -154,7 +158,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def connect(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[RuntimeClient, str | None]:
+def connect(options: argparse.Namespace, environ: Mapping[str, str]) -> "tuple[RuntimeClient, str | None]":
     """
     Create a client, and return it with any warning about the source of its key.
 
@@ -165,6 +169,9 @@ def connect(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Ru
     Raises:
         UsageError: An option, a variable or the profile cannot be used.
     """
+    from runtimeclient.client import RuntimeClient  # noqa: PLC0415 (httpx is slow to import)
+    from runtimeclient.http.endpoint import parse_endpoint  # noqa: PLC0415 (httpx is slow to import)
+
     profile = _profile(options, environ)
     endpoint = options.http_endpoint
     if endpoint is None:

@@ -1,7 +1,6 @@
 """Handles paths that users type, and files that only their owner can read: keys, profiles and the history."""
 
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -59,7 +58,7 @@ def replace_file(file: Path, content: bytes, check: Callable[[Path], object] | N
         OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.
     """
     check_replaceable(file)
-    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+    part = file.with_name(f".{file.name}.{os.urandom(4).hex()}.part")
     try:
         with output_errors(file):
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -20,12 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtimeclient.distribution import install_command
 from runtimeclient.errors import UsageError
 from runtimeclient.files import parse_path, xdg_directory
-from runtimeclient.http.endpoint import Endpoint, parse_endpoint
+
+if TYPE_CHECKING:
+    from runtimeclient.http.endpoint import Endpoint
 
 PROFILE_VARIABLE = "QUERYKEEP_PROFILE"
 #: The profile that is used by default, if it exists.
@@ -47,7 +49,7 @@ class Profile:
     """A named endpoint and the location of its key."""
 
     name: str
-    endpoint: Endpoint
+    endpoint: "Endpoint"
     tls_root_certificate_file: Path | None = None  # PEM, the only roots to trust; None trusts the default ones
     api_key: str | None = None  # the key itself, if it is in the configuration file
     api_key_file: Path | None = None
@@ -152,6 +154,8 @@ def _check_fields(table: Mapping[str, Any], fields: Mapping[str, type], where: s
 
 
 def _profile(name: str, table: Mapping[str, Any], directory: Path, *, is_named: bool) -> Profile:
+    from runtimeclient.http.endpoint import parse_endpoint  # noqa: PLC0415 (httpx is slow to import)
+
     if "endpoint" not in table:
         raise UsageError(f"The profile {name} has no endpoint.")
     if len(sources := [source for source in KEY_SOURCES if table.get(source)]) > 1:

@@ -4,17 +4,20 @@ import argparse
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from runtimeclient import COMMANDS, SERVER_COMMANDS
-from runtimeclient.client import RuntimeClient
 from runtimeclient.connection import add_connection_options, connect
 from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
-from runtimeclient.output.formats import LIST_FORMATS
 from runtimeclient.output.terminal import Console
 
+if TYPE_CHECKING:
+    from runtimeclient.client import RuntimeClient
+
 PROG = "querykeep"
+#: The formats of `status` and the other lists.
+LIST_FORMATS = ("table", "json", "csv")
 
 _EXIT_STATUSES = (
     "exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no connection,\n"
@@ -52,7 +55,7 @@ class Invocation:
     environ: Mapping[str, str]
     prog: str = PROG
 
-    def connect(self) -> RuntimeClient:
+    def connect(self) -> "RuntimeClient":
         """Create the client that options, environment and profile specify. Raises UsageError."""
         client, warning = connect(self.options, self.environ)
         if warning:
@@ -66,7 +69,6 @@ class Command:
     """A command. `call` may raise any ClientError, whose exit status becomes the exit status of the process."""
 
     name: str
-    summary: str  # one line for the list of commands
     description: str  # for the command's own help; line breaks are kept
     examples: Sequence[tuple[str, str]]  # the arguments and the function to call
     call: Callable[[Invocation], None]
@@ -93,7 +95,7 @@ class Command:
 
 def load_command(name: str) -> Command:
     """Return the command with this name, importing only its module."""
-    command: Command = importlib.import_module(COMMANDS[name]).COMMANDS[name]
+    command: Command = importlib.import_module(COMMANDS[name][0]).COMMANDS[name]
     return command
 
 
@@ -105,7 +107,7 @@ def command_parser(command: Command, prog: str, kind: type[Parser] = Parser) -> 
 
 
 def program_parser(prog: str) -> Parser:
-    """Create the parser of all commands, for the help and shell completion."""
+    """Create the parser of all commands for the help. It has no options of a command, whose module is not imported."""
     parser = Parser(
         prog=prog,
         description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",
@@ -121,12 +123,19 @@ def program_parser(prog: str) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"{PROG} {version()}".rstrip())
+    parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for name in COMMANDS:
-        command = load_command(name)
-        command.configure(subparsers.add_parser(name, help=command.summary), prog)
+    for name, (_, summary) in COMMANDS.items():
+        subparsers.add_parser(name, help=summary)
     return parser
+
+
+class _Version(argparse._VersionAction):  # noqa: SLF001 (shtab knows this class)
+    """Looks up the version only when it is asked for, because the metadata of packages is slow to read."""
+
+    def __call__(self, *arguments: Any) -> None:
+        self.version = f"{PROG} {version()}".rstrip()
+        super().__call__(*arguments)
 
 
 def add_list_format(parser: argparse.ArgumentParser) -> None:

@@ -4,15 +4,17 @@ import argparse
 from collections.abc import Iterator
 
 from runtimeclient import SERVER_COMMANDS
-from runtimeclient.commands.base import Command, Invocation, program_parser
+from runtimeclient.commands.base import Command, Invocation, load_command, program_parser
 
 
 def _completion(invocation: Invocation) -> None:
-    import shtab  # noqa: PLC0415 (slow to import; every --help imports this module)
+    import shtab  # noqa: PLC0415 (slow to import)
 
     parser = program_parser(invocation.prog)
     for action in parser._actions:  # noqa: SLF001 (argparse has no public way)
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for name, command in action.choices.items():
+                load_command(name).configure(command, invocation.prog)
             for name, summary in SERVER_COMMANDS.items():
                 server_command = action.add_parser(name, help=summary)
                 server_command.add_argument("--config", metavar="FILE", help="the configuration file")
@@ -32,7 +34,6 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 _COMPLETION = Command(
     name="completion",
-    summary="print a shell completion script",
     description="Print a script that completes commands and options in a shell.",
     examples=(
         ("bash > ~/.local/share/bash-completion/completions/querykeep", "bash"),

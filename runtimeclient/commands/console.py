@@ -12,16 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation
-from runtimeclient.console.assets import load
-from runtimeclient.console.server import ConsoleServer
 from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
 from runtimeclient.output.terminal import Console
 from runtimeclient.profiles import PROFILE_VARIABLE
+
+if TYPE_CHECKING:
+    from runtimeclient.client import RuntimeClient
+    from runtimeclient.console.server import ConsoleServer
 
 _IDLE_S = 3600.0
 _LOOK_EVERY_S = 1.0
@@ -44,6 +46,9 @@ def _port(text: str) -> int:
 
 
 def _console(invocation: Invocation) -> None:
+    from runtimeclient.console.assets import load  # noqa: PLC0415 (slow to import)
+    from runtimeclient.console.server import ConsoleServer  # noqa: PLC0415 (slow to import)
+
     options, console = invocation.options, invocation.console
     assets = load(console.message)
     fragment = f"&sql={quote(options.query, safe='')}" if options.query else ""
@@ -62,7 +67,7 @@ def _console(invocation: Invocation) -> None:
                     _wait(server, console)
 
 
-def _about(client: RuntimeClient, options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
+def _about(client: "RuntimeClient", options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
     return {
         "endpoint": client.endpoint.url,
         "profile": options.profile or environ.get(PROFILE_VARIABLE) or None,
@@ -72,7 +77,7 @@ def _about(client: RuntimeClient, options: argparse.Namespace, environ: Mapping[
 
 
 @contextmanager
-def _serving(server: ConsoleServer) -> Iterator[None]:
+def _serving(server: "ConsoleServer") -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="console")
     thread.start()
     try:
@@ -98,7 +103,7 @@ def _open_browser(link: str, directory: Path) -> None:
     webbrowser.open(page.as_uri())
 
 
-def _wait(server: ConsoleServer, console: Console) -> None:
+def _wait(server: "ConsoleServer", console: Console) -> None:
     """Wait for Ctrl-C or an hour without an open page. Print a new link each time Enter is pressed."""
     stdin = sys.stdin if console.is_interactive else None
     if stdin is not None and not console.is_quiet:
@@ -119,7 +124,6 @@ def _wait(server: ConsoleServer, console: Console) -> None:
 
 _CONSOLE = Command(
     name="console",
-    summary="browse datasets, run SQL and draw charts in a browser",
     description=(
         "Serve a web page on 127.0.0.1 for browsing datasets, running SQL and drawing charts.\n"
         "The key stays in this process. The printed link works once."

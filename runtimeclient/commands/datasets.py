@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, fields
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation, add_list_format
 from runtimeclient.errors import ClientError, RefreshFailedError, RequestRefusedError, UsageError
 from runtimeclient.http.resources import DatasetStatus, RefreshRun, RequestedRefresh
 from runtimeclient.output.formats import write_list
 from runtimeclient.output.terminal import Console
 from runtimeclient.output.text import dataset_age, duration, plural, size, visible
+
+if TYPE_CHECKING:
+    from runtimeclient.client import RuntimeClient
 
 _DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetStatus))
 _DATASET_TABLE_COLUMNS = ("name", "status", "rows", "size", "age", "error", "from")
@@ -33,7 +36,6 @@ def _datasets(invocation: Invocation) -> None:
 
 _DATASETS = Command(
     name="datasets",
-    summary="list the datasets: status, rows, age",
     description="List the datasets of a runtime with their status, rows, size and age.",
     examples=(("", "the datasets as a table"), ("--format csv > datasets.csv", "all fields, as CSV")),
     add_arguments=add_list_format,
@@ -99,7 +101,7 @@ def _refresh(invocation: Invocation) -> None:
         raise RefreshFailedError(f"{len(failures)} of {len(names)} refreshes failed.")
 
 
-def _wait(client: RuntimeClient, console: Console, name: str, request: RequestedRefresh) -> str:
+def _wait(client: "RuntimeClient", console: Console, name: str, request: RequestedRefresh) -> str:
     """Wait until a refresh is finished, and describe its result."""
     last: deque[RefreshRun] = deque([request], maxlen=1)
     with console.progress(lambda elapsed_s: f"{visible(name)}: {_state(last[0], elapsed_s)}"):
@@ -116,7 +118,7 @@ def _state(run: RefreshRun, elapsed_s: float) -> str:
     return f"{visible(run.status)} for {duration(elapsed_s)}{phase}{written}"
 
 
-def _accelerated(client: RuntimeClient) -> list[str]:
+def _accelerated(client: "RuntimeClient") -> list[str]:
     names = [dataset.name for dataset in client.datasets() if dataset.acceleration_enabled]
     if not names:
         raise UsageError("No dataset of this runtime is accelerated: there is nothing to refresh.")
@@ -125,7 +127,6 @@ def _accelerated(client: RuntimeClient) -> list[str]:
 
 _REFRESH = Command(
     name="refresh",
-    summary="refresh datasets",
     description=(
         "Ask a runtime to refresh datasets from their sources. Without --wait, the\n"
         "command ends as soon as the runtime has accepted the requests; with it, when the\n"

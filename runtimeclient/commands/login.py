@@ -6,15 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
-
-from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation
-from runtimeclient.connection import ENDPOINT_VARIABLE, find_credential, timeouts
+from runtimeclient.connection import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, find_credential, timeouts
 from runtimeclient.errors import NotAuthorisedError, UsageError
 from runtimeclient.files import check_replaceable, replace_file
-from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, check_api_key, parse_endpoint
+from runtimeclient.http.api_keys import check_api_key
 from runtimeclient.profiles import (
     DEFAULT_PROFILE,
     KEY_SOURCES,
@@ -92,6 +88,9 @@ class ProfileStore:
 
     def _change(self, name: str, fields: Mapping[str, Any]) -> None:
         """Set *fields* of a profile, and remove other key fields."""
+        import tomlkit  # noqa: PLC0415 (slow to import)
+        from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
+
         try:
             text = self._config.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -113,6 +112,8 @@ class ProfileStore:
 
 
 def _login(invocation: Invocation) -> None:
+    from runtimeclient.http.endpoint import parse_endpoint  # noqa: PLC0415 (httpx is slow to import)
+
     options, environ, console = invocation.options, invocation.environ, invocation.console
     name = profile_name(options.profile, environ)
     store = ProfileStore(environ)
@@ -145,6 +146,8 @@ def _check_key(invocation: Invocation, profile: Profile, key: str) -> None:
     """Raise an error if the runtime refuses the key. Warn if it would accept any key."""
     endpoint, console, limits = profile.endpoint, invocation.console, timeouts(invocation.options)
     roots = profile.tls_root_certificate_file
+    from runtimeclient.client import RuntimeClient  # noqa: PLC0415 (httpx is slow to import)
+
     with RuntimeClient(endpoint.url, key, tls_root_certificate_file=roots, timeouts=limits) as client:
         client.status()
     anonymous = RuntimeClient(endpoint.url, tls_root_certificate_file=roots, timeouts=limits)
@@ -157,7 +160,6 @@ def _check_key(invocation: Invocation, profile: Profile, key: str) -> None:
 
 _LOGIN = Command(
     name="login",
-    summary="store the key of a runtime",
     description=(
         "Ask for the API key of a runtime, check it with the runtime, and store endpoint\n"
         "and key in a profile. The key goes to the system keyring, or to a file that only\n"
@@ -191,7 +193,6 @@ def _logout(invocation: Invocation) -> None:
 
 _LOGOUT = Command(
     name="logout",
-    summary="delete the stored key of a runtime",
     description=(
         "Delete the key of a profile, and the keyring entry or file that login created\n"
         "for it. The endpoint stays. The runtime still accepts the key until its operator\n"

@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from threading import Lock
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import mcpapi.messages as rpc
 from mcpapi.errors import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, RpcError, ToolError
 from mcpapi.messages import Message, RequestId
 from mcpapi.server import METHODS_OF_RUNTIME, USER_AGENT, Server
-from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation
 from runtimeclient.connection import STANDARD_INPUT, connect
 from runtimeclient.distribution import version
 from runtimeclient.errors import ClientError, NotAuthorisedError, RequestRefusedError, UsageError
-from runtimeclient.http.endpoint import masked
+from runtimeclient.http.api_keys import masked
 from runtimeclient.http.results import JSON_WITH_SCHEMA
 from runtimeclient.output.writer import TextStream
+
+if TYPE_CHECKING:
+    from runtimeclient.client import RuntimeClient
 
 #: The length of one message.
 MAX_MESSAGE_BYTES = 4 << 20
@@ -34,7 +36,7 @@ MAX_CALLS = 8
 class _Call:
     """One request, with a connection of its own, so that it can be cancelled: `mcpapi.tools.Runtime`."""
 
-    def __init__(self, connect: Callable[[], RuntimeClient]) -> None:
+    def __init__(self, connect: "Callable[[], RuntimeClient]") -> None:
         self._connect = connect
         self._client: RuntimeClient | None = None
         self.is_cancelled = False
@@ -60,7 +62,7 @@ class _Call:
             self._client.break_off()
 
     @contextmanager
-    def _connected(self) -> Iterator[RuntimeClient]:
+    def _connected(self) -> "Iterator[RuntimeClient]":
         """Translate the errors of the block to ToolError."""
         try:
             if self._client is None:
@@ -83,7 +85,7 @@ class _Call:
 class StdioServer:
     """Answers the messages of one client until its input ends. *connect* makes the connection of one request."""
 
-    def __init__(self, connect: Callable[[], RuntimeClient], out: TextStream) -> None:
+    def __init__(self, connect: "Callable[[], RuntimeClient]", out: TextStream) -> None:
         self._connect = connect
         self._out = out
         self._lock = Lock()
@@ -183,7 +185,6 @@ def _serve(invocation: Invocation) -> None:
 
 _MCP = Command(
     name="mcp",
-    summary="serve agents and editors over standard input (MCP)",
     description=(
         "Serve the Model Context Protocol over standard input and output, for an agent or an\n"
         "editor that starts this command. Its tools list, describe and query what the key may\n"

@@ -24,7 +24,6 @@ def _queries(invocation: Invocation) -> None:
 
 _QUERIES = Command(
     name="queries",
-    summary="list queued and running statements",
     description=(
         "List the queued and running statements that were sent with the same key, oldest\n"
         "first. If authentication is off, list those of all callers."
@@ -43,7 +42,6 @@ def _cancel(invocation: Invocation) -> None:
 
 _CANCEL = Command(
     name="cancel",
-    summary="cancel a statement",
     description=(
         "Cancel a queued or running statement that was sent with the same key. It\n"
         "disappears from `queries` within two seconds."
@@ -111,7 +109,6 @@ def _shown(query: FinishedQuery, now: datetime) -> dict[str, str | None]:
 
 _HISTORY = Command(
     name="history",
-    summary="list the last statements that have ended",
     description=(
         "List the last statements that were sent with the same key and have ended, newest\n"
         "first. If authentication is off, list those that were sent without a key. The\n"

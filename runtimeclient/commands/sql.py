@@ -184,7 +184,6 @@ def _row_count(text: str) -> int:
 
 _SQL = Command(
     name="sql",
-    summary="run SQL and show the rows",
     description=(
         "Run SQL on a runtime. With QUERY, run that statement. Without it, read\n"
         "statements that end with a semicolon from FILE or standard input, and run them\n"

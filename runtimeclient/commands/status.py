@@ -5,14 +5,17 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation, add_list_format
 from runtimeclient.connection import seconds
 from runtimeclient.errors import ClientError, ConnectionFailedError, RequestRefusedError
 from runtimeclient.http.resources import ComponentStatus, DatasetStatus
 from runtimeclient.output.formats import write_list
 from runtimeclient.output.text import duration, one_line, plural, visible
+
+if TYPE_CHECKING:
+    from runtimeclient.client import RuntimeClient
 
 _POLL_S = 0.25
 _FINE = {"Ready", "Disabled"}
@@ -83,7 +86,7 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _wait(client: RuntimeClient, invocation: Invocation) -> None:
+def _wait(client: "RuntimeClient", invocation: Invocation) -> None:
     """
     Wait until everything is ready.
 
@@ -101,7 +104,7 @@ def _wait(client: RuntimeClient, invocation: Invocation) -> None:
             time.sleep(min(_POLL_S, max(end - time.monotonic(), 0)))
 
 
-def _obstacle(client: RuntimeClient) -> ClientError | None:
+def _obstacle(client: "RuntimeClient") -> ClientError | None:
     """Return the reason why the runtime is not ready, or None."""
     try:
         if not client.is_ready():
@@ -126,7 +129,6 @@ def _problem(components: Iterable[ComponentStatus]) -> ClientError | None:
 
 _STATUS = Command(
     name="status",
-    summary="show the status of a runtime's components",
     description=(
         "Show the status of each component of a runtime, and how many datasets are in error.\n"
         "The exit status is 0 if all enabled components are Ready and no dataset is in error,\n"
@@ -166,7 +168,6 @@ def _top(invocation: Invocation) -> None:
 
 _TOP = Command(
     name="top",
-    summary="show what runs, the workers, and the datasets, live",
     description=(
         "Show a screen of what a runtime does: its components, the statements of the same\n"
         "key that run or wait, those that took longest, and the datasets. Arrow keys choose\n"

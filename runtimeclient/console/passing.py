@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
-from runtimeclient.client import DEFAULT_TIMEOUTS, RuntimeClient
+from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ClientError, ConnectionFailedError
-from runtimeclient.http.endpoint import masked
+from runtimeclient.http.api_keys import masked
 from runtimeclient.http.results import ARROW, SqlResult
+from runtimeclient.http.timeouts import DEFAULT_TIMEOUTS
 
 _REQUEST_HEADERS = ("Accept", "Content-Type", "Cache-Control", "X-Request-Id")
 _RESPONSE_HEADERS = (

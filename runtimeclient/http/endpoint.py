@@ -1,29 +1,24 @@
-"""The endpoint of a runtime: its URL, API key, TLS and time limits."""
+"""The endpoint of a runtime: its URL, TLS and connections with time limits."""
 
 import ipaddress
-import json
 import os
 import re
 import socket
 import ssl
-import string
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpcore
 import httpx
 
 from runtimeclient.errors import UsageError
-
-DEFAULT_ENDPOINT = "http://127.0.0.1:8090"
+from runtimeclient.http.timeouts import MIN_BYTES_PER_S
 
 _HOST = re.compile(rb"[a-z0-9._-]+|[0-9a-f:.]+", re.IGNORECASE)
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
@@ -81,48 +76,6 @@ def _is_loopback(host: str) -> bool:
     return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
-_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-
-
-def check_api_key(key: str, where: str) -> str:
-    """
-    Return *key* if a header can carry it unchanged. *where* names its origin in the message.
-
-    Raises:
-        UsageError: The key is empty, would be changed in transit, or has a typo. The message contains no part of it.
-    """
-    if not key:
-        raise UsageError(f"The API key {where} is empty.")
-    if key != key.strip():
-        raise UsageError(f"The API key {where} has leading or trailing white space.")
-    if not (key.isascii() and key.isprintable()):
-        raise UsageError(f"The API key {where} has characters that a header cannot carry: use printable ASCII.")
-    if has_typing_error(key):
-        raise UsageError(f"The API key {where} has a typo: its checksum does not match.")
-    return key
-
-
-def has_typing_error(key: str) -> bool:
-    """
-    Return whether *key* begins like a generated key but is not a valid one.
-
-    The last 6 of a key's 42 characters are the CRC-32 of the others in base62.
-    """
-    number = 0
-    for digit in key[-6:]:
-        number = number * len(_DIGITS) + _DIGITS.find(digit)
-    is_whole = len(key) == 42 and set(key[4:]) <= set(_DIGITS) and number == zlib.crc32(key[:-6].encode())
-    return key.startswith("qk1_") and not is_whole
-
-
-def masked(text: str, api_key: str | None) -> str:
-    """Mask the key in *text*. A server may echo it verbatim, JSON-escaped or percent-encoded."""
-    if api_key is not None:
-        for form in (api_key, json.dumps(api_key)[1:-1], quote(api_key, safe="")):
-            text = text.replace(form, "<secret>")
-    return text
-
-
 _ROOT_FILE, _ROOT_DIRECTORIES, _KEY_LOG = "SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"
 
 
@@ -163,10 +116,6 @@ def _usage_errors(what: str) -> Iterator[None]:
         raise UsageError(f"{what} cannot be used: {reason}.") from exc
 
 
-#: A response with a lower average rate over a whole timeout counts as silent.
-MIN_BYTES_PER_S = 100
-
-
 def limit_response_time(client: httpx.Client) -> "Connections":
     """
     Apply the read timeout of each request to its whole response. `allow_streaming` exempts rows.
@@ -198,9 +147,12 @@ class Connections(httpcore.SyncBackend):
         self._lock = threading.Lock()
         self._is_broken = False
 
-    def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+    def connect_tcp(self, host: str, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
         """Connect."""
-        return self.add(super().connect_tcp(*args, **kwargs))
+        # httpcore passes ASCII. Python encodes a str by IDNA, whose tables are slow to import, and which raises
+        # UnicodeError for a name that cannot be resolved, such as `a..b`.
+        name: Any = host.encode("ascii")
+        return self.add(super().connect_tcp(name, *args, **kwargs))
 
     def add(self, stream: httpcore.NetworkStream) -> "_Stream":
         """Return *stream* with the time limit. Raises httpcore.ConnectError after `break_off`."""

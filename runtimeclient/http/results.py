@@ -3,12 +3,13 @@
 import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, NoReturn, Self, TypeAlias, TypeVar
-
-import httpx
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TypeAlias, TypeVar
 
 from runtimeclient.errors import IncompleteResultError
-from runtimeclient.http.endpoint import MIN_BYTES_PER_S
+from runtimeclient.http.timeouts import MIN_BYTES_PER_S
+
+if TYPE_CHECKING:  # The options of `sql` need this module, and httpx is slow to import.
+    import httpx
 
 
 class Number(str):
@@ -196,7 +197,7 @@ class SqlResult:
         rows_read: The number of rows that `rows` has yielded so far.
     """
 
-    def __init__(self, response: httpx.Response, silence_s: float) -> None:
+    def __init__(self, response: "httpx.Response", silence_s: float) -> None:
         self.columns: tuple[str, ...] = ()
         self.bytes_read = 0
         self.rows_read = 0
@@ -215,6 +216,8 @@ class SqlResult:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes of the result as they arrive. Raises IncompleteResultError if it is incomplete."""
+        import httpx  # noqa: PLC0415 (see above)
+
         try:
             for chunk in self._response.iter_raw():
                 self.bytes_read += len(chunk)

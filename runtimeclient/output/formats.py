@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from runtimeclient.errors import UsageError
 from runtimeclient.http.results import ARROW, CSV, JSON, JSON_WITH_SCHEMA, JsonValue, Number, SqlResult
-from runtimeclient.output.charts import draw_text, make_chart
 from runtimeclient.output.tables import markdown, table
 from runtimeclient.output.terminal import CHART_FORMATS, Style
 from runtimeclient.output.writer import Output, TextStream
@@ -37,8 +36,6 @@ FORMATS: Mapping[str, Format] = {
     "arrow": Format(media_type=ARROW, suffixes=(".arrow", ".feather"), is_binary=True),
     "parquet": Format(media_type=ARROW, suffixes=(".parquet",), is_binary=True),
 }
-#: The formats of `status` and the other lists.
-LIST_FORMATS = ("table", "json", "csv")
 
 
 def format_of(path: Path) -> str | None:
@@ -73,6 +70,8 @@ def write_result(answer: SqlResult, style: Style, output: Output) -> None:
     """
     pieces = _flushed(answer.pieces(), output)
     if style.chart is not None:
+        from runtimeclient.output.charts import draw_text, make_chart  # noqa: PLC0415 (few results are charts)
+
         lines: Iterable[str] = draw_text(make_chart(*read_rows(answer, pieces), style.chart), style)
     elif style.format == "csv":
         lines = pieces

@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple, TextIO, TypeAlias
 
 from runtimeclient.connection import KEY_VARIABLE
 from runtimeclient.errors import ClientError, ErrorPosition
-from runtimeclient.http.endpoint import masked
-from runtimeclient.output.programs import PagedStream, pager_command
+from runtimeclient.http.api_keys import masked
 from runtimeclient.output.text import one_line, visible, width
 from runtimeclient.output.writer import Output, TextStream
 
@@ -207,8 +206,12 @@ class Console:
     @contextmanager
     def paged(self) -> Iterator[Output]:
         """Write one result, using a pager if the output is a terminal and the result does not fit."""
-        command = pager_command(self._environ) if self._has_pager and self.is_stdout_terminal else None
-        if command is None:
+        if not (self._has_pager and self.is_stdout_terminal):
+            yield Output(self.stdout)
+            return
+        from runtimeclient.output.programs import PagedStream, pager_command  # noqa: PLC0415 (subprocess is slow to import)
+
+        if (command := pager_command(self._environ)) is None:
             yield Output(self.stdout)
             return
         stream = PagedStream(self.stdout, self.size(), command, self.child_environ(), self.warn)

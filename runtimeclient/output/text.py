@@ -3,10 +3,10 @@
 import re
 import unicodedata
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
-
-from runtimeclient.http.resources import DatasetStatus
+if TYPE_CHECKING:
+    from runtimeclient.http.resources import DatasetStatus
 
 # The seconds and the name of a unit, and of the next smaller unit.
 _PERIODS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
@@ -44,7 +44,7 @@ def age(moment: str, now: datetime) -> str:
     return elapsed((now - then).total_seconds())
 
 
-def dataset_age(dataset: DatasetStatus, now: datetime) -> str | None:
+def dataset_age(dataset: "DatasetStatus", now: datetime) -> str | None:
     """Return the age of a dataset's rows, by the runtime's clock if possible; None if the dataset was never loaded."""
     if dataset.age_s is not None:
         return elapsed(dataset.age_s)
@@ -77,8 +77,14 @@ def beginning(sql: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
-#: Returns the terminal columns of a text. East Asian characters and emoji take two columns, combining marks none.
-width = cell_len
+def width(text: str) -> int:
+    """Return the terminal columns of a text. East Asian characters and emoji take two columns, combining marks none."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 (slow to import)
+
+    return cell_len(text)
+
 
 _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _JOINERS = "\u200c\u200d"

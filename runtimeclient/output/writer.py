@@ -1,7 +1,6 @@
 """The output of a command: a stream, or a file that appears only when it is complete."""
 
 import os
-import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -100,7 +99,7 @@ def output_file(path: Path) -> Iterator[OutputFile]:
         is_special = own is not None or _is_special(path)
         # Replace the target of a symbolic link, not the link. Links in /dev/fd to pipes have no target.
         target = path if is_special else path.resolve()
-        part = target if is_special else target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}.part")
+        part = target if is_special else target.with_name(f".{target.name[:50]}.{os.urandom(4).hex()}.part")
         flags = os.O_WRONLY if is_special else os.O_WRONLY | os.O_CREAT | os.O_EXCL
         mode = stat.S_IMODE(target.stat().st_mode) if target.is_file() else 0o666
         descriptor = os.open(part, flags | os.O_CLOEXEC, mode) if own is None else os.dup(own)

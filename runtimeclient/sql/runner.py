@@ -7,16 +7,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ErrorPosition, RequestRefusedError, UsageError
 from runtimeclient.http.results import JsonValue, SqlResult
-from runtimeclient.output.charts import file_drawer, make_chart
 from runtimeclient.output.formats import FORMATS, read_rows, write_result
 from runtimeclient.output.terminal import Console, Style
 from runtimeclient.output.text import duration, plural, size, width
 from runtimeclient.output.writer import Output, OutputFile, output_file
 from runtimeclient.sql.statements import Statement
+
+if TYPE_CHECKING:
+    from runtimeclient.client import RuntimeClient
 
 # The last two lines of a message: a line of the statement, truncated on both sides if long, and a caret below it. The
 # line number has at most nine digits: no statement has more lines, and Python refuses to parse very long numbers.
@@ -76,7 +78,7 @@ class StatementRunner:
     """
 
     def __init__(
-        self, client: RuntimeClient, console: Console, style: Style, *, separates_results: bool = False
+        self, client: "RuntimeClient", console: Console, style: Style, *, separates_results: bool = False
     ) -> None:
         self.client = client
         self.console = console
@@ -183,6 +185,8 @@ class StatementRunner:
         if self._results:
             raise UsageError(f"A {format_} file can hold the result of one statement only.")
         if chart and chart.file_format:
+            from runtimeclient.output.charts import file_drawer, make_chart  # noqa: PLC0415 (few results are charts)
+
             draw, stream = file_drawer(chart.file_format), self.file.stream
             return lambda result: stream.write(draw(make_chart(*read_rows(result), chart)))
         from runtimeclient.output.arrow_files import write_arrow_result  # noqa: PLC0415 (an extra, slow to import)

@@ -16,7 +16,7 @@ from authkeys.errors import NotPermittedError
 from authkeys.keys import KeySet
 from authkeys.principal import ALL_RIGHTS, Principal
 from runtimeclient.errors import UsageError
-from runtimeclient.http.endpoint import check_api_key, has_typing_error
+from runtimeclient.http.api_keys import check_api_key, has_typing_error
 from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, Scope
 from runtimeconf.secret import Secret
 

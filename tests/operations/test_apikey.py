@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from authkeys import key_format, last_use, salt
 from authkeys.keys import KeySet
-from runtimeclient.http.endpoint import has_typing_error
+from runtimeclient.http.api_keys import has_typing_error
 from runtimeconf.secret import Secret
 from system.state_directory import prepare_state_dir
 from tests.runtimeclient.calling import Called, call

@@ -61,24 +61,26 @@ def test_the_listed_commands_of_django_work(tmp_path: Path, command: str) -> Non
     assert command != "test" or "Ran 1 test" in done.stderr
 
 
-def test_client_commands_run_through_django_without_reading_the_yaml(tmp_path: Path) -> None:
-    """They import neither the parser of the YAML nor an engine."""
+@pytest.mark.parametrize("has_own_settings", [False, True])
+def test_client_commands_read_no_yaml_and_need_no_django(tmp_path: Path, *, has_own_settings: bool) -> None:
+    """With a user's own settings they run through Django, but import neither the parser of the YAML nor an engine."""
     (tmp_path / "runtime.yaml").write_text("not: [a runtime\n")
+    (tmp_path / "own_settings.py").write_text("from runtime_site.settings import *\n")
     program = (
         "import sys, runpy\n"
         f"sys.argv = [{MANAGE!r}, 'sql', '--http-endpoint', 'http://127.0.0.1:1', 'SELECT 1']\n"
-        f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
+        f"sys.path[:0] = [{str(REPOSITORY)!r}, {str(tmp_path)!r}]\n"
+        "sys.dont_write_bytecode = True\n"
         "try:\n"
         "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "except SystemExit as end:\n"
         "    assert end.code == 3, end.code\n"
-        "from django.apps import apps\n"
-        "assert apps.ready\n"
-        "heavy = {'yaml', 'duckdb', '_duckdb', 'pyarrow', 'gunicorn', 'rest_framework.views', 'grpc'}\n"
+        "heavy = {'django', 'yaml', 'duckdb', '_duckdb', 'pyarrow', 'gunicorn', 'rest_framework.views', 'grpc'}\n"
         "print(*heavy & set(sys.modules))\n"
     )
+    environment = {"DJANGO_SETTINGS_MODULE": "own_settings"} if has_own_settings else {}
 
-    done = run_program("-c", program, cwd=tmp_path)
+    done = run_program("-c", program, cwd=tmp_path, **environment)
 
-    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["runtime.yaml"]
+    assert (done.returncode, done.stdout) == (0, "django\n" if has_own_settings else "\n"), done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"runtime.yaml", "own_settings.py"}

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from runtimeclient import COMMANDS, errors
-from runtimeclient.commands.base import command_parser, load_command
+from runtimeclient.commands.base import LIST_FORMATS, command_parser, load_command
 from runtimeclient.main import INTERRUPTED_STATUS
-from runtimeclient.output.formats import FORMATS, LIST_FORMATS
+from runtimeclient.output.formats import FORMATS
 from runtimeclient.output.tables import SAMPLE_ROWS
 from runtimeclient.output.terminal import TERMINAL_ROWS
 from runtimeclient.profiles import FIELDS

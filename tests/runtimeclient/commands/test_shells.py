@@ -3,14 +3,18 @@
 import re
 import shutil
 import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from runtimeclient import COMMANDS, SERVER_COMMANDS
+from runtimeclient.commands.base import load_command
 from runtimeclient.distribution import version
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import run_python
+from tests.runtimeclient.remote import ONE, Remote, Reply
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -69,23 +73,51 @@ def test_bash_completes(tmp_path: Path) -> None:
 
 
 #: Packages, beside the standard library, that `sql "SELECT 1"` imports. Each costs every start.
-PACKAGES = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "rich", "runtimeclient", "sniffio"}
+PACKAGES = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "runtimeclient", "sniffio"}
 #: What httpx takes along where it is installed; the package querykeep does not bring them.
-OF_HTTPX = {"brotli", "brotlicffi", "click", "h2", "pygments", "socksio", "typing_extensions", "zstandard"}
-
-OPTIONAL = {"pyarrow", "prompt_toolkit", "plotext", "vl_convert", "tomlkit", "shtab", "django"}
+OF_HTTPX = {"brotli", "brotlicffi", "h2", "socksio", "typing_extensions", "zstandard"}
 
 
-def test_help_and_sql_import_only_what_they_need() -> None:
+def imported(arguments: list[str], status: int) -> set[str]:
+    """The modules that a command line imports."""
     program = (
         "import sys; before = set(sys.modules); from runtimeclient.main import run;"
-        f"run('querykeep', ['sql', '--help']); assert not {OPTIONAL} & set(sys.modules); print('MODULES');"
-        "assert run('querykeep', ['sql', 'SELECT 1', '--http-endpoint', 'http://127.0.0.1:1']) == 3;"
-        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))"
+        f"assert run('querykeep', {arguments!r}) == {status};"
+        "print('MODULES', *(name for name in set(sys.modules) - before if sys.modules[name]))"
     )
+    return set(run_python(program).stdout.rpartition("MODULES")[2].split())
 
-    done = run_python(program)
 
-    imported = set(done.stdout.rpartition("MODULES")[2].split())
-    assert imported <= PACKAGES | OF_HTTPX
-    assert "runtimeclient" in imported
+def packages(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["slq"]])
+def test_the_list_of_commands_imports_no_command(arguments: list[str]) -> None:
+    modules = imported(arguments, 0 if arguments == ["--help"] else 2)
+
+    assert packages(modules) == {"runtimeclient"}
+    assert {name for name in modules if name.startswith("runtimeclient.commands.")} == {"runtimeclient.commands.base"}
+    assert not modules & {"importlib.metadata", "runtimeclient.output.formats", "ssl", "subprocess", "tomllib"}
+
+
+def test_the_options_of_a_command_import_no_library() -> None:
+    assert packages(imported(["completion", "bash"], 0)) == {"mcpapi", "operations", "runtimeclient", "shtab"}
+
+
+@pytest.mark.parametrize("format_", ["table", "json", "csv"])
+def test_a_statement_imports_only_what_it_needs(remote: Remote, format_: str) -> None:
+    remote.on_sql({"table": ONE, "json": Reply(body=b"[]"), "csv": Reply(content_type="text/csv")}[format_])
+
+    modules = imported(["sql", "SELECT 1", "--format", format_, "--http-endpoint", remote.url], 0)
+
+    assert "httpx" in packages(modules) <= PACKAGES | OF_HTTPX
+    unused = {"prompt.repl", "output.charts", "output.arrow_files", "output.programs", "http.resources"}
+    assert not modules & {"encodings.idna", *(f"runtimeclient.{name}" for name in unused)}
+
+
+def test_the_table_has_every_command_of_every_module() -> None:
+    modules = {module for module, _ in COMMANDS.values()}
+
+    assert {name for module in modules for name in import_module(module).COMMANDS} == set(COMMANDS)
+    assert all(load_command(name).name == name for name in COMMANDS)

@@ -14,9 +14,10 @@ import httpx
 import pytest
 import trustme
 
-from runtimeclient.client import RuntimeClient, Timeouts
+from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ConnectionFailedError, UsageError
 from runtimeclient.http.results import CSV
+from runtimeclient.http.timeouts import Timeouts
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.http.raw_server import speaking
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, serve
@@ -64,6 +65,7 @@ def test_x09_a_server_that_speaks_something_else(answer: bytes) -> None:
 def test_x09_an_unknown_host_and_a_server_without_tls(remote: Remote) -> None:
     for url, said in (
         ("http://absent.invalid:8090", "cannot be resolved"),
+        ("http://a..b:8090", "cannot be resolved"),
         (remote.url.replace("http", "https"), "does it speak plain http"),
     ):
         with RuntimeClient(url, API_KEY) as client, pytest.raises(ConnectionFailedError, match=said):

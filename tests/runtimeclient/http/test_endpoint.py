@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtimeclient.connection import DEFAULT_ENDPOINT
 from runtimeclient.errors import UsageError
-from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, parse_endpoint
+from runtimeclient.http.endpoint import parse_endpoint
 
 
 @pytest.mark.parametrize(

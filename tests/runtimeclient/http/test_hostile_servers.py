@@ -11,10 +11,11 @@ from urllib.parse import quote
 import httpcore
 import pytest
 
-from runtimeclient.client import RuntimeClient, Timeouts
+from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ConnectionFailedError, IncompleteResultError
 from runtimeclient.http import endpoint
 from runtimeclient.http.results import ARROW, JSON
+from runtimeclient.http.timeouts import Timeouts
 from tests.runtimeclient.conftest import run_measured
 from tests.runtimeclient.http.raw_server import CHUNKED, answer, chunk, speaking
 from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, with_schema
