@@ -1,6 +1,6 @@
 """Gates the rules of keys. Row filters and masks are expressions, and the gate keeps each within its parentheses."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Final
 
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllowedError
+from queryengine.gate.gate import Gate
 from queryengine.gate.lexer import scan
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified
@@ -25,6 +26,8 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
     Raises:
         StatementError: An expression cannot be parsed or is not allowed. The message names the field.
     """
+    if not isinstance(gate, Gate):
+        raise StatementNotAllowedError("rules are supported only with DuckDB as the engine.")
     found = [_named("row_filter", rule.row_filter, rule, relations, gate)] if rule.row_filter is not None else []
     masks = [_named(f"masks.{column}", sql, rule, frozenset({rule.dataset}), gate) for column, sql in rule.masks]
     statements = [statement for _, statement in (*found, *masks)]
@@ -72,17 +75,15 @@ def fault_of(rule: DatasetRule, message: str, file: Path) -> ConfigFault:
 
 
 def _named(
-    field: str, sql: str, rule: DatasetRule, relations: frozenset[str], gate: StatementGate
+    field: str, sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate
 ) -> tuple[str, GatedStatement]:
     try:
-        return _expression(sql, rule, relations, gate.admit)
+        return _expression(sql, rule, relations, gate)
     except StatementError as error:
         raise type(error)(f"{field}: {error}") from None
 
 
-def _expression(
-    sql: str, rule: DatasetRule, relations: frozenset[str], admit: Callable[[str, frozenset[str]], GatedStatement]
-) -> tuple[str, GatedStatement]:
+def _expression(sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate) -> tuple[str, GatedStatement]:
     """Return *sql* in the form that the gate admits, and the gated query for its value."""
     tokens = scan(sql)  # Its brackets match, so in parentheses it is one expression or cannot be parsed.
     if tokens.size_without_end == 0 or tokens.separators:
@@ -93,11 +94,12 @@ def _expression(
     if "tablesample" in words or ("using", "sample") in pairwise(words):
         raise StatementNotAllowedError("a sample returns different rows each time.")
     before, after = "SELECT (\n", f"\n) FROM {qualified(rule.dataset)}"
-    statement = admit(f"{before}{sql}{after}", relations)
+    statement = gate.admit(f"{before}{sql}{after}", relations)
     if statement.kind != "select" or statement.catalog is not None:
         raise StatementNotAllowedError("an expression cannot contain SHOW or information_schema.")
     if statement.parameters:
         raise StatementNotAllowedError("an expression cannot have parameters.")
     if not (statement.sql.startswith(before) and statement.sql.endswith(after)):
         raise StatementNotAllowedError("this form of expression is not allowed: write it as DuckDB prints it.")
+    gate.check_names(statement.sql)
     return statement.sql[len(before) : -len(after)], replace(statement, sql="")

@@ -25,7 +25,7 @@ from queryengine.errors import (
     StatementError,
     StatementNotAllowedError,
 )
-from queryengine.gate import datafusion, functions, rewriting
+from queryengine.gate import datafusion, functions, lasting_names, rewriting
 from queryengine.gate.fingerprint import digest, fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.macros import macros
@@ -108,6 +108,15 @@ class Gate:
         if len(sql) <= _CACHED_CHARACTERS:
             return self._cached(sql, relations, catalog)
         return self._admit(sql, relations, catalog)
+
+    def check_names(self, sql: str) -> None:
+        """
+        Check that the names in the admitted *sql* of a rule keep their meaning when the columns of the data change.
+
+        Raises:
+            StatementNotAllowedError: A name could later mean something else.
+        """
+        lasting_names.check(self._parse(scan(sql), "") or {})
 
     def _admit(self, sql: str, relations: frozenset[str], catalog: str) -> GatedStatement:
         before, whole = _one_statement(scan(sql))

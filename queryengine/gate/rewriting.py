@@ -66,8 +66,12 @@ def has_nested_with(scan: Scan) -> bool:
 
 
 def is_sorted(scan: Scan) -> bool:
-    """Say whether the query fixes the order of its rows."""
-    return any(token.word == "order" and token.depth == 0 for token in scan.tokens)
+    """Say whether the query fixes the order of its rows. A column may be named `order`."""
+    words = ["", *(token.word or token.text if token.depth == 0 else "" for token in scan.tokens), ""]
+    return any(
+        word == "order" and following == "by" and before not in {"as", "."}
+        for before, word, following in zip(words, words[1:], words[2:], strict=False)
+    )
 
 
 def has_windows(scan: Scan) -> bool:
