@@ -16,7 +16,8 @@ class GatedRule:
     A rule whose SQL was admitted by the gate. If `error` is set, the SQL was refused and the dataset is unavailable.
 
     `relations` are the datasets and views that the rule reads, including its own dataset. A rule that is not
-    `deterministic` also depends on the time. `macros` are the macros that the rule calls.
+    `deterministic` also depends on the time. `macros` are the macros that the rule calls. For each of
+    `own_columns`, one of the tables must have the column.
     """
 
     rule: DatasetRule
@@ -25,6 +26,7 @@ class GatedRule:
     relations: frozenset[str] = frozenset()
     macros: frozenset[str] = frozenset()
     deterministic: bool = False
+    own_columns: frozenset[tuple[tuple[str, ...], str]] = frozenset()
     error: str = ""
 
 

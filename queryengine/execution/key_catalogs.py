@@ -365,6 +365,7 @@ def rows_of(
     name = rule.rule.dataset
     alias = quoted(split_relation(name)[1])
     cursor.execute("USE runtime")
+    _check_own_columns(cursor, rule)
     types = _columns(cursor, f"FROM runtime.{qualified(name)}")
     named = {lower(column): column for column in types}
     masks = {lower(column): sql for column, sql in (rule.masks or {}).items()}
@@ -396,6 +397,13 @@ def rows_of(
     if [*_columns(cursor, sql)] != [named[column] for column in listed]:
         raise UnfitRuleError("a mask returns more than one column")
     return sql if table is None else f"SELECT {', '.join(items)}, {alias}.rowid AS {_POSITION} {source}"
+
+
+def _check_own_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
+    for tables, column in sorted(rule.own_columns):
+        if not any(column in map(lower, _columns(cursor, f"FROM {table}")) for table in tables):
+            names = " or ".join(tables)
+            raise UnfitRuleError(f"there is no column {column} in {names}: write another table's column as orders.id")
 
 
 def _columns(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Final
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllowedError
 from queryengine.gate.gate import Gate
+from queryengine.gate.lasting_names import OwnColumn
 from queryengine.gate.lexer import scan
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified
@@ -30,14 +31,15 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
         raise StatementNotAllowedError("rules are supported only with DuckDB as the engine.")
     found = [_named("row_filter", rule.row_filter, rule, relations, gate)] if rule.row_filter is not None else []
     masks = [_named(f"masks.{column}", sql, rule, frozenset({rule.dataset}), gate) for column, sql in rule.masks]
-    statements = [statement for _, statement in (*found, *masks)]
+    statements = [statement for _, statement, _ in (*found, *masks)]
     return GatedRule(
         rule=rule,
         row_filter=found[0][0] if found else None,
-        masks={column: sql for (column, _), (sql, _) in zip(rule.masks, masks, strict=True)},
+        masks={column: sql for (column, _), (sql, *_) in zip(rule.masks, masks, strict=True)},
         relations=frozenset({rule.dataset}).union(*(one.relations for one in statements)),
         macros=frozenset[str]().union(*(one.macros for one in statements)),
         deterministic=all(one.deterministic for one in statements),
+        own_columns=frozenset().union(*(columns for *_, columns in (*found, *masks))),
     )
 
 
@@ -76,15 +78,17 @@ def fault_of(rule: DatasetRule, message: str, file: Path) -> ConfigFault:
 
 def _named(
     field: str, sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate
-) -> tuple[str, GatedStatement]:
+) -> tuple[str, GatedStatement, frozenset[OwnColumn]]:
     try:
         return _expression(sql, rule, relations, gate)
     except StatementError as error:
         raise type(error)(f"{field}: {error}") from None
 
 
-def _expression(sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate) -> tuple[str, GatedStatement]:
-    """Return *sql* in the form that the gate admits, and the gated query for its value."""
+def _expression(
+    sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate
+) -> tuple[str, GatedStatement, frozenset[OwnColumn]]:
+    """Return *sql* in the form that the gate admits, the gated query for its value, and its names without a table."""
     tokens = scan(sql)  # Its brackets match, so in parentheses it is one expression or cannot be parsed.
     if tokens.size_without_end == 0 or tokens.separators:
         raise SqlSyntaxError("write one expression, without a semicolon.")
@@ -101,5 +105,4 @@ def _expression(sql: str, rule: DatasetRule, relations: frozenset[str], gate: Ga
         raise StatementNotAllowedError("an expression cannot have parameters.")
     if not (statement.sql.startswith(before) and statement.sql.endswith(after)):
         raise StatementNotAllowedError("this form of expression is not allowed: write it as DuckDB prints it.")
-    gate.check_names(statement.sql)
-    return statement.sql[len(before) : -len(after)], replace(statement, sql="")
+    return statement.sql[len(before) : -len(after)], replace(statement, sql=""), gate.own_columns(statement.sql)

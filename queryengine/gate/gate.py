@@ -109,14 +109,9 @@ class Gate:
             return self._cached(sql, relations, catalog)
         return self._admit(sql, relations, catalog)
 
-    def check_names(self, sql: str) -> None:
-        """
-        Check that the names in the admitted *sql* of a rule keep their meaning when the columns of the data change.
-
-        Raises:
-            StatementNotAllowedError: A name could later mean something else.
-        """
-        lasting_names.check(self._parse(scan(sql), "") or {})
+    def own_columns(self, sql: str) -> frozenset[lasting_names.OwnColumn]:
+        """Check the names in the admitted *sql* of a rule: see `lasting_names.own_columns`."""
+        return lasting_names.own_columns(self._parse(scan(sql), "") or {})
 
     def _admit(self, sql: str, relations: frozenset[str], catalog: str) -> GatedStatement:
         before, whole = _one_statement(scan(sql))

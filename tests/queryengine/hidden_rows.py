@@ -44,9 +44,9 @@ SCOPES: Final = {
         "(SELECT count(*) FROM runtime.main.grants g JOIN runtime.main.orders o USING (tenant) "
         "WHERE g.tenant = orders.tenant) > 0"
     ),
-    "exists": _orders("EXISTS (FROM runtime.main.grants AS g WHERE g.tenant = orders.tenant AND g.level = 1)"),
-    "in": _orders("tenant IN (SELECT grants.tenant FROM runtime.main.grants)"),
-    "not in": _orders("tenant NOT IN (SELECT barred.tenant FROM runtime.main.barred)"),
+    "exists": _orders("EXISTS (FROM runtime.main.grants AS grants WHERE grants.tenant = orders.tenant AND level = 1)"),
+    "in": _orders("tenant IN (SELECT tenant FROM runtime.main.grants)"),
+    "not in": _orders("tenant NOT IN (SELECT tenant FROM runtime.main.barred)"),
     "nullable": _orders("CASE WHEN tenant = 'acme' THEN true END"),
     "several": _orders("tenant IS NOT NULL AND day < DATE '2050-01-01' AND amount BETWEEN 1 AND 90 AND id < 1000"),
     "time": _orders("tenant = 'acme' AND now() > TIMESTAMPTZ '2020-01-01'"),
