@@ -52,6 +52,17 @@ STARTING: Final = (
     "queryengine",
 )
 
+#: Tests that mostly wait: for the time limits of a runtime, for another one to begin, for an end of what was killed.
+WAITING: Final = (
+    "nodes/test_kills.py",
+    "system/test_cluster_kills.py",
+    "system/test_hung_parts.py",
+    "system/test_late_source.py",
+    "system/test_named_keys.py",
+    "system/test_nodes.py",
+    "system/test_slow_clients.py",
+)
+
 #: The most that a test may take which is marked `exhaustive`, `alone` or `cluster`, its fixtures included.
 LONG_TIMEOUT_S: Final = 900
 
@@ -70,6 +81,38 @@ class ByServers(LoadScopeScheduling):
         return next((name for name in SHARING if file.startswith(f"tests/{name}/")), file)
 
 
+class BesideWaiting(ByServers):
+    """
+    The last worker runs what mostly waits, and ends; the others run the rest, and then what is left of that.
+
+    A third worker that computes would starve the loads of runtimes, which have the lowest priority.
+    """
+
+    _beside: Any = None
+
+    def schedule(self) -> None:
+        if self.collection is None:
+            self._beside = self.nodes[-1]
+        super().schedule()
+
+    def _reschedule(self, node: Any) -> None:
+        if node is self._beside and not any(map(self._waits, self.workqueue)):
+            node.shutdown()
+        else:
+            super()._reschedule(node)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        waits = node is self._beside
+        scope = next((scope for scope in self.workqueue if self._waits(scope) is waits), None)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+    @staticmethod
+    def _waits(scope: str) -> bool:
+        return scope.removeprefix("tests/") in WAITING
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--level", choices=LEVELS, help="which tests run: see tests/levels.py")
 
@@ -85,7 +128,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     if config.getoption("dist") != "loadfile":
         return None
     config.option.loadscopereorder = False  # the order of the collection: what takes longest comes first
-    return ByServers(config, log)
+    kind = BesideWaiting if config.getoption("level") == "rest" and config.option.numprocesses > 2 else ByServers
+    return kind(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
