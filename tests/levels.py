@@ -54,13 +54,22 @@ STARTING: Final = (
 
 #: Tests that mostly wait: for the time limits of a runtime, for another one to begin, for an end of what was killed.
 WAITING: Final = (
+    "deploy/test_fronts.py",
+    "doctor/test_running.py",
     "nodes/test_kills.py",
+    "queryengine/pool/test_arbiter.py",
+    "supervisor/test_process_tree.py",
     "system/test_cluster_kills.py",
+    "system/test_cluster_nodes.py",
+    "system/test_fair_refreshes.py",
+    "system/test_flight_server.py",
     "system/test_hung_parts.py",
     "system/test_late_source.py",
+    "system/test_metrics.py",
     "system/test_named_keys.py",
     "system/test_nodes.py",
     "system/test_slow_clients.py",
+    "system/test_traces.py",
 )
 
 #: The most that a test may take which is marked `exhaustive`, `alone` or `cluster`, its fixtures included.
