@@ -4,6 +4,7 @@ The levels of the suite: which tests belong to which, and which of them run toge
 A test belongs to the core unless its directory or its marker says otherwise. See decision 18.
 """
 
+import re
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -142,16 +143,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file that has no test of this level: that would take as long as many tests."""
+    """
+    Import no file that has no test of this level: that would take as long as many tests.
+
+    So a file with such a test names the marker itself, and imports none.
+    """
     level = config.getoption("level")
     if level == "core":
         return is_inside(collection_path, tuple(chain(*DIRECTORIES.values()))) or None
-    if level in {"plugins", "alone"} and collection_path.name.startswith("test_"):
-        marker = level.removesuffix("s")
-        is_marked = (
-            is_inside(collection_path, DIRECTORIES.get(marker, ())) or f"mark.{marker}" in collection_path.read_text()
+    if level and collection_path.name.startswith("test_"):
+        markers = ("lifecycle", "exhaustive", "hypothesis") if level == "rest" else (level.removesuffix("s"),)
+        text = collection_path.read_text()
+        may_run = any(
+            is_inside(collection_path, DIRECTORIES.get(marker, ()))
+            or re.search(rf"mark\.{marker}|^from {marker}", text, re.MULTILINE)
+            for marker in markers
         )
-        return None if is_marked else True
+        return None if may_run else True
     return None
 
 

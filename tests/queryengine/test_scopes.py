@@ -158,10 +158,6 @@ def is_comparable(sql: str, scope: str) -> bool:
     return not sql.startswith("EXPLAIN") or SCOPES[scope].isdisjoint(VIEWS)
 
 
-#: Each scope with a share of the statements, and then with all.
-SHARES = pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-
-
 def share_of(statements: Sequence[str], scopes: Iterable[str], scope: str) -> Sequence[str]:
     """Return every n-th of *statements*, so that all *scopes* together have each once."""
     names = list(scopes)
