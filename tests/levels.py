@@ -4,6 +4,7 @@ The levels of the suite: which tests belong to which, and which of them run toge
 A test belongs to the core unless its directory or its marker says otherwise. See decision 18.
 """
 
+import re
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -52,6 +53,26 @@ STARTING: Final = (
     "queryengine",
 )
 
+#: Tests that mostly wait: for the time limits of a runtime, for another one to begin, for an end of what was killed.
+WAITING: Final = (
+    "deploy/test_fronts.py",
+    "doctor/test_running.py",
+    "nodes/test_kills.py",
+    "queryengine/pool/test_arbiter.py",
+    "supervisor/test_process_tree.py",
+    "system/test_cluster_kills.py",
+    "system/test_cluster_nodes.py",
+    "system/test_fair_refreshes.py",
+    "system/test_flight_server.py",
+    "system/test_hung_parts.py",
+    "system/test_late_source.py",
+    "system/test_metrics.py",
+    "system/test_named_keys.py",
+    "system/test_nodes.py",
+    "system/test_slow_clients.py",
+    "system/test_traces.py",
+)
+
 #: The most that a test may take which is marked `exhaustive`, `alone` or `cluster`, its fixtures included.
 LONG_TIMEOUT_S: Final = 900
 
@@ -70,6 +91,38 @@ class ByServers(LoadScopeScheduling):
         return next((name for name in SHARING if file.startswith(f"tests/{name}/")), file)
 
 
+class BesideWaiting(ByServers):
+    """
+    The last worker runs what mostly waits, and ends; the others run the rest, and then what is left of that.
+
+    A third worker that computes would starve the loads of runtimes, which have the lowest priority.
+    """
+
+    _beside: Any = None
+
+    def schedule(self) -> None:
+        if self.collection is None:
+            self._beside = self.nodes[-1]
+        super().schedule()
+
+    def _reschedule(self, node: Any) -> None:
+        if node is self._beside and not any(map(self._waits, self.workqueue)):
+            node.shutdown()
+        else:
+            super()._reschedule(node)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        waits = node is self._beside
+        scope = next((scope for scope in self.workqueue if self._waits(scope) is waits), None)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+    @staticmethod
+    def _waits(scope: str) -> bool:
+        return scope.removeprefix("tests/") in WAITING
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--level", choices=LEVELS, help="which tests run: see tests/levels.py")
 
@@ -85,20 +138,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     if config.getoption("dist") != "loadfile":
         return None
     config.option.loadscopereorder = False  # the order of the collection: what takes longest comes first
-    return ByServers(config, log)
+    kind = BesideWaiting if config.getoption("level") == "rest" and config.option.numprocesses > 2 else ByServers
+    return kind(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file that has no test of this level: that would take as long as many tests."""
+    """
+    Import no file that has no test of this level: that would take as long as many tests.
+
+    So a file with such a test names the marker itself, and imports none.
+    """
     level = config.getoption("level")
     if level == "core":
         return is_inside(collection_path, tuple(chain(*DIRECTORIES.values()))) or None
-    if level in {"plugins", "alone"} and collection_path.name.startswith("test_"):
-        marker = level.removesuffix("s")
-        is_marked = (
-            is_inside(collection_path, DIRECTORIES.get(marker, ())) or f"mark.{marker}" in collection_path.read_text()
+    if level and collection_path.name.startswith("test_"):
+        markers = ("lifecycle", "exhaustive", "hypothesis") if level == "rest" else (level.removesuffix("s"),)
+        text = collection_path.read_text()
+        may_run = any(
+            is_inside(collection_path, DIRECTORIES.get(marker, ()))
+            or re.search(rf"mark\.{marker}|^from {marker}", text, re.MULTILINE)
+            for marker in markers
         )
-        return None if is_marked else True
+        return None if may_run else True
     return None
 
 

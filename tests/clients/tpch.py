@@ -15,7 +15,7 @@ _TEXT: Final = (Path(__file__).parent / "data" / "tpch.sql").read_text(encoding=
 QUERIES: Final[Mapping[str, str]] = dict(re.findall(r"^-- (Q\d+)\n(.*?)(?=^-- Q|\Z)", _TEXT, re.MULTILINE | re.DOTALL))
 
 
-def generate(directory: Path, scale_factor: float = 0.1) -> None:
+def generate(directory: Path, scale_factor: float) -> None:
     """Write one Parquet file for each table."""
     program = Path(sys.executable).with_name("tpchgen-cli")
     command: list[str | Path] = [program, "parquet", "-s", str(scale_factor), "--output-dir", directory]

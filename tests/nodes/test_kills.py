@@ -165,7 +165,7 @@ def _has_last(nodes: Nodes, name: str) -> bool:
     return nodes.seen[name] == nodes.version
 
 
-@pytest.mark.alone
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("disturbances", "answers"), [(9, 5_000), pytest.param(30, 20_000, marks=pytest.mark.soak)])
 def test_a_publisher_that_dies_or_sleeps_at_any_point_costs_no_version(
     nodes: Nodes, disturbances: int, answers: int

@@ -12,7 +12,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
-from tests.queryengine.test_scopes import FORMS, LISTS, SHARES, outcome, share_of
+from tests.queryengine.test_scopes import FORMS, LISTS, outcome, share_of
 
 ROW = "SELECT i AS id, 'UA' AS carrier FROM range(3) t(i)"
 TABLES = dict.fromkeys(("airlines", "flights", "Taxi.Trips", "taxi.zones", "bus.trips"), ROW)
@@ -97,7 +97,7 @@ def test_it_is_found_nowhere_else(engines: dict[str, QueryEngine], name: str, er
         rows(engines[""], f"FROM {name}")
 
 
-@SHARES
+@pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("scope", SCOPES)
 def test_outside_its_scope_a_key_finds_neither_tables_nor_schemas(
     engines: dict[str, QueryEngine], scope: str, *, share: bool

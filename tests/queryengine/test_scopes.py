@@ -109,7 +109,13 @@ REST = tuple(dict.fromkeys((*READS, *FAILING, *(sql for _, sql in REFUSED))))
 Engines = tuple[QueryEngine, dict[str, QueryEngine]]
 
 
-@pytest.fixture(scope="module", params=["workers", pytest.param("in process", marks=pytest.mark.exhaustive)])
+#: All statements run where the answers are made; the workers get a share of them.
+WHOLE = pytest.mark.parametrize(
+    "engines", [pytest.param("in process", marks=pytest.mark.exhaustive)], indirect=True, scope="module"
+)
+
+
+@pytest.fixture(scope="module", params=["workers"])
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     """An engine over everything, and one over each scope."""
     start = KINDS[request.param]
@@ -152,25 +158,28 @@ def is_comparable(sql: str, scope: str) -> bool:
     return not sql.startswith("EXPLAIN") or SCOPES[scope].isdisjoint(VIEWS)
 
 
-#: Each scope with a share of the statements, and then with all.
-SHARES = pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-
-
 def share_of(statements: Sequence[str], scopes: Iterable[str], scope: str) -> Sequence[str]:
     """Return every n-th of *statements*, so that all *scopes* together have each once."""
     names = list(scopes)
     return statements[names.index(scope) :: len(names)]
 
 
-@SHARES
 @pytest.mark.parametrize("scope", SCOPES)
-def test_every_way_to_name_a_relation(engines: Engines, scope: str, *, share: bool) -> None:
-    for sql in share_of(WRITTEN, SCOPES, scope) if share else WRITTEN:
+def test_a_share_of_the_ways_to_name_a_relation(engines: Engines, scope: str) -> None:
+    for sql in share_of(WRITTEN, SCOPES, scope):
         if is_comparable(sql, scope):
             assert_alike(engines, scope, sql)
 
 
-@pytest.mark.exhaustive
+@WHOLE
+@pytest.mark.parametrize("scope", SCOPES)
+def test_every_way_to_name_a_relation(engines: Engines, scope: str) -> None:
+    for sql in WRITTEN:
+        if is_comparable(sql, scope):
+            assert_alike(engines, scope, sql)
+
+
+@WHOLE
 @pytest.mark.parametrize("scope", SCOPES)
 def test_every_format(engines: Engines, scope: str) -> None:
     formats: tuple[Encoding, ...] = ("csv", "arrow", "flight")
@@ -179,7 +188,7 @@ def test_every_format(engines: Engines, scope: str) -> None:
             assert_alike(engines, scope, sql, encoding)
 
 
-@pytest.mark.exhaustive
+@WHOLE
 @pytest.mark.parametrize("scope", SCOPES)
 def test_every_statement_of_the_other_tests(engines: Engines, scope: str) -> None:
     for sql in REST:

@@ -34,7 +34,7 @@ def server_on(cluster: Sail, directory: Path, data: Path, tables: tuple[str, ...
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tpch")
-    tpch.generate(directory, 0.1)
+    tpch.generate(directory, 0.03)
     return directory
 
 
@@ -72,6 +72,10 @@ def check(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> None:
         assert all(are_equal(one, other) for one, other in zip(row, wanted_row, strict=True)), (row, wanted_row)
 
 
+#: The cluster computes these twice: an integer, a date, a decimal, a text and an average arrive by both protocols.
+OVER_FLIGHT = ("Q1", "Q3", "Q13")
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tpch.QUERIES)
 def test_tpch_has_the_answers_of_duckdb(
@@ -82,8 +86,9 @@ def test_tpch_has_the_answers_of_duckdb(
     rows = server.rows(sql)
     check([tuple(row.values()) for row in rows], expected[name])
 
-    table = from_flight(server, sql)
-    check([tuple(row.values()) for row in table.to_pylist()], expected[name])
+    if name in OVER_FLIGHT:
+        table = from_flight(server, sql)
+        check([tuple(row.values()) for row in table.to_pylist()], expected[name])
 
 
 def from_flight(server: Server, sql: str) -> pa.Table:
@@ -124,23 +129,27 @@ def test_the_runtime_tells_of_its_cluster(server: Server, cluster: SailCluster) 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("path", ["application/json", "text/csv", "application/vnd.apache.arrow.stream"])
-def test_an_answer_that_is_cut_does_not_look_complete(tmp_path: Path, path: str) -> None:
+def test_an_answer_that_is_cut_does_not_look_complete(tmp_path: Path) -> None:
     rows = "SELECT a.id, repeat('x', 100) AS t FROM range(0, 100000) a, range(0, 10000) b"
     with Sail(tmp_path) as cluster, server_on(cluster, tmp_path, tmp_path, ()) as server:
 
-        def read() -> None:
+        def is_read(path: str) -> bool:
             headers = {"X-API-Key": K1, "Accept": path}
             with httpx.stream(
                 "POST", f"{server.url}/v1/sql", content=rows, headers=headers, timeout=60.0, trust_env=False
             ) as answer:
+                if answer.status_code == 503:  # The cluster was started again a moment ago.
+                    return False
                 assert answer.status_code == 200
                 for number, _ in enumerate(answer.iter_raw()):
                     if number == 5:
                         cluster.kill()
+            return True
 
-        with pytest.raises(httpx.RemoteProtocolError):
-            read()
+        for path in ("application/json", "text/csv", "application/vnd.apache.arrow.stream"):
+            with pytest.raises(httpx.RemoteProtocolError):
+                wait_for(lambda: is_read(path), "the answer")  # noqa: B023
+            cluster.start()
 
 
 @pytest.mark.exhaustive

@@ -182,7 +182,7 @@ def run_kills(directory: Path, victims: Sequence[str]) -> Seen:
 @pytest.mark.parametrize(
     "victims",
     [
-        pytest.param(tuple(VICTIMS), marks=pytest.mark.alone, id="each"),
+        pytest.param(tuple(VICTIMS), marks=pytest.mark.exhaustive, id="each"),
         *(pytest.param((victim,) * MANY, marks=pytest.mark.soak, id=victim) for victim in VICTIMS),
     ],
 )
@@ -231,7 +231,7 @@ def run_stops(directory: Path, stop: str, statements: Sequence[str]) -> Seen:
 @pytest.mark.parametrize(
     "statements",
     [
-        pytest.param((*STOPPABLE, UNSTOPPABLE), marks=pytest.mark.alone, id="each"),
+        pytest.param((*STOPPABLE, UNSTOPPABLE), marks=pytest.mark.exhaustive, id="each"),
         pytest.param(tuple(islice(cycle(STOPPABLE), MANY)), marks=pytest.mark.soak, id="stoppable"),
         pytest.param((UNSTOPPABLE,) * MANY, marks=pytest.mark.soak, id="unstoppable"),
     ],

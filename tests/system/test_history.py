@@ -111,7 +111,7 @@ def kill(*pids: int) -> int:
     return killed
 
 
-@pytest.mark.alone
+@pytest.mark.exhaustive
 def test_every_answered_statement_is_in_the_history_once_whatever_is_killed(tmp_path: Path) -> None:
     changes = {"runtime": {"history": {"sql": True, "file": "history.jsonl", "max_entries": 100_000}}}
     answers, kills, parts = Answers(), 0, 0

@@ -135,7 +135,7 @@ def check_the_disk(state: Path) -> None:
     assert not scratch.exists() or not list(scratch.iterdir())
 
 
-@pytest.mark.alone
+@pytest.mark.exhaustive
 def test_r02_everything_killed_at_random_moments(tmp_path: Path) -> None:
     seen, _ = kill_often(tmp_path, 3)
 

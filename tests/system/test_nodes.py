@@ -191,7 +191,7 @@ def publisher_of(servers: Sequence[Server]) -> Server | None:
     return None
 
 
-@pytest.mark.alone
+@pytest.mark.exhaustive
 def test_through_kills_and_an_outage_of_the_storage_no_answer_is_wrong(tmp_path: Path) -> None:
     write_orders(tmp_path / "orders.parquet")
     with storage_process() as (shared, process):

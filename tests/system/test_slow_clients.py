@@ -151,7 +151,7 @@ def test_a_tls_handshake_has_a_deadline(tmp_path: Path, tls_files: tuple[Path, P
             assert other.get("/pid").status == 200
 
 
-@pytest.mark.alone
+@pytest.mark.exhaustive
 def test_h10_h12_more_than_a_thousand_slow_clients_cost_nobody_anything(tmp_path: Path) -> None:
     raise_soft_limit()
     clients = slow_clients(heads=200, bodies=100, silent=1000, idle=10)

@@ -78,7 +78,7 @@ def test_no_rows_cross(engine: CachedEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    "rounds", [pytest.param(300, marks=pytest.mark.exhaustive), pytest.param(2_000, marks=pytest.mark.soak)]
+    "rounds", [pytest.param(100, marks=pytest.mark.exhaustive), pytest.param(2_000, marks=pytest.mark.soak)]
 )
 def test_no_rows_cross_in_many_requests(engine: CachedEngine, rounds: int) -> None:
     assert_no_rows_cross(engine, rounds)
@@ -109,7 +109,7 @@ def test_no_answer_crosses(engine: CachedEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    "rounds", [pytest.param(200, marks=pytest.mark.exhaustive), pytest.param(1_250, marks=pytest.mark.soak)]
+    "rounds", [pytest.param(60, marks=pytest.mark.exhaustive), pytest.param(1_250, marks=pytest.mark.soak)]
 )
 def test_no_answer_of_many_crosses(engine: CachedEngine, rounds: int) -> None:
     assert_none_crosses(engine, rounds)
