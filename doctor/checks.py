@@ -19,8 +19,7 @@ from doctor.findings import Finding, Level, duration, size
 from queryengine.manifest import Column, Manifest, ManifestError, read_manifest, snapshot_path
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load, state_dir_of
-from runtimeconf.model import RuntimeConfig, TlsConfig
-from runtimeconf.named_keys import WARNING_PERIOD
+from runtimeconf.model import WARNING_PERIOD, RuntimeConfig, TlsConfig
 from supervisor import startup
 from system import sandbox
 from system.addresses import Address, bind_problem, holders, is_listening

@@ -5,12 +5,13 @@ DuckDB is built in. Any other engine is an `EnginePlugin`, which is loaded only 
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from queryengine.engine import StatementGate
-from queryengine.execution.session import Backend
 from runtimeconf.model import EngineConfig, RuntimeConfig
-from runtimeconf.plugins import ENGINES, imported
+
+if TYPE_CHECKING:  # A process that only checks SQL does not need pyarrow.
+    from queryengine.execution.session import Backend
 
 
 class Companion(Protocol):
@@ -48,7 +49,7 @@ class EnginePlugin(Protocol):
     def gate(self) -> StatementGate:
         """Return the gate for the engine's SQL dialect. The caller closes it."""
 
-    def backend(self, config: RuntimeConfig, engine: EngineConfig) -> Backend:
+    def backend(self, config: RuntimeConfig, engine: EngineConfig) -> "Backend":
         """Return the backend for the *engine* of *config*. The process must not fork afterwards."""
 
     def companion(self, config: RuntimeConfig, engine: EngineConfig) -> Companion:
@@ -64,7 +65,7 @@ def gate_of(config: RuntimeConfig) -> StatementGate:
     return Gate(datafusion_sql=config.query.datafusion_sql)
 
 
-def backend_of(config: RuntimeConfig) -> Backend:
+def backend_of(config: RuntimeConfig) -> "Backend":
     """Return the backend of *config*. The process must not fork afterwards."""
     if config.engine is not None:
         return _plugin(config.engine).backend(config, config.engine)
@@ -79,5 +80,7 @@ def companion_of(config: RuntimeConfig) -> Companion | None:
 
 
 def _plugin(engine: EngineConfig) -> EnginePlugin:
+    from runtimeconf.plugins import ENGINES, imported  # noqa: PLC0415 (imports the schema of the configuration)
+
     plugin: EnginePlugin = imported(ENGINES[engine.name].plugin)
     return plugin

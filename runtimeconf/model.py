@@ -7,7 +7,7 @@ Fields have the names of the YAML settings, plus the unit if the setting accepts
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,6 +81,10 @@ class Scope:
 
     relations: frozenset[str]
     rules: tuple[DatasetRule, ...] = ()
+
+
+#: Startup warns about keys that expire within this time.
+WARNING_PERIOD = timedelta(days=14)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

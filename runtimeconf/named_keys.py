@@ -26,13 +26,10 @@ from runtimeconf.fields import (
     into,
 )
 from runtimeconf.key_texts import KeyField, KeyText, resolve
-from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, Scope
+from runtimeconf.model import WARNING_PERIOD, DatasetRule, KeyLimits, NamedKey, Scope
 from runtimeconf.secret import Secret
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
-
-#: Startup warns about keys that expire within this time.
-WARNING_PERIOD = timedelta(days=14)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _SHA256 = re.compile(r"[0-9A-Fa-f]{64}")

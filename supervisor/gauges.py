@@ -7,13 +7,12 @@ gauges takes at most two per cent of one CPU, regardless of the number of datase
 
 import logging
 import os
-import platform
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import metadata
+from functools import cached_property
 from pathlib import Path
 
 from datasources.control import DatasetState
@@ -64,7 +63,6 @@ class Gauges:
         self._woken = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="gauges", daemon=True)
-        self._versions = (version() or "unknown", platform.python_version(), metadata.version("duckdb"))
 
     def adopt(self, config: RuntimeConfig, keys: Keys) -> None:
         """From now on, collect the values of the runtime with *config*."""
@@ -128,6 +126,13 @@ class Gauges:
                 logger.exception("Gauges could not be read")
             self._woken.wait(max(LOOK_S, _REST * (time.thread_time() - began)))
             self._woken.clear()
+
+    @cached_property
+    def _versions(self) -> Labels:
+        import platform  # noqa: PLC0415 (only for metrics, and slow to import)
+        from importlib import metadata  # noqa: PLC0415 (as above)
+
+        return version() or "unknown", platform.python_version(), metadata.version("duckdb")
 
     def _look(self) -> None:
         config, keys, control = self._config, self._keys, self._control

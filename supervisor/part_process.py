@@ -75,6 +75,8 @@ def receive() -> None:
 
     From now on, the part is killed as soon as its supervisor ends for any reason.
     """
+    # Setting None in `sys.modules` would not work because Cython code mistakes None for the module.
+    sys.meta_path.insert(0, _UnusedPackages())
     preparation.receive()
     descriptor = os.environ.pop(parts.HANDOVER_VARIABLE, "")
     if not descriptor:
@@ -87,8 +89,6 @@ def receive() -> None:
     # The supervisor and `execute` block signals, and a new process inherits the signal mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parts.leave_no_core()
-    # Setting None in `sys.modules` would not work because Cython code mistakes None for the module.
-    sys.meta_path.insert(0, _UnusedPackages())
     runtimeconf.state.set_config(config)
 
 

@@ -185,7 +185,7 @@ def poll_intervals_s() -> Iterator[float]:
     pause_s = _FIRST_POLL_S
     while True:
         yield pause_s
-        pause_s = min(_LAST_POLL_S, 1.1 * pause_s)
+        pause_s = min(_LAST_POLL_S, 1.03 * pause_s)
 
 
 class Supervisor:

@@ -23,8 +23,7 @@ from datasources.errors import DatasetError
 from queryengine.errors import QueryError
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.exposure import check_this_process
-from runtimeconf.model import MIB, RuntimeConfig
-from runtimeconf.named_keys import WARNING_PERIOD
+from runtimeconf.model import MIB, WARNING_PERIOD, RuntimeConfig
 from supervisor import tracing
 from system.errors import StateDirectoryError
 from system.memory import memory_bytes

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runtimeconf.model import RuntimeConfig, TracesConfig
-from runtimeconf.traces import EXPORTER
 from supervisor.version import version
 from telemetry import spans
 
@@ -29,6 +28,8 @@ def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "Sp
     try:
         from telemetry.span_exporter import SpanExporter  # noqa: PLC0415 (as above)
     except ImportError as error:
+        from runtimeconf.traces import EXPORTER  # noqa: PLC0415 (imports the schema of the configuration)
+
         raise OSError(
             f"runtime.traces: the OpenTelemetry exporter cannot be imported ({error}): {EXPORTER.install_command}"
         ) from error

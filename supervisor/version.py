@@ -1,8 +1,6 @@
 """The version of this project, from the installed wheel or the running clone."""
 
-import tomllib
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 
 _PROJECT = "querykeep"
@@ -11,6 +9,9 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 def version() -> str:
     """Return the version of this project; "" if unknown."""
+    import tomllib  # noqa: PLC0415 (slow to import)
+    from importlib import metadata  # noqa: PLC0415 (slow to import)
+
     with suppress(metadata.PackageNotFoundError, OSError):
         found = metadata.distribution(_PROJECT)
         if Path(str(found.locate_file(f"{_PROJECT}/manage.py"))).samefile(_ROOT / "manage.py"):

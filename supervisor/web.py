@@ -31,6 +31,14 @@ from system.process_limits import share_what_is_loaded
 #: gunicorn's exit codes for an unavailable address and for an application that cannot be loaded. Restarts do not help.
 _FATAL = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)
 
+#: What every worker needs, and what is not affected by gevent's patches because it has no locks, threads or sockets.
+#: Imported once, before the fork.
+_SHARED = (
+    "rest_framework.views",
+    *("datasources.control", "mcpapi.server", "runtimeconf.fields"),
+    *("queryengine.gate.fingerprint", "queryengine.pool.messages"),
+)
+
 
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     """Serve HTTP until SIGTERM, with the engine and the datasets of other processes."""
@@ -38,8 +46,8 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
         wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
     try:
         arbiter = gunicorn_server.WebArbiter(_Web(config, extra), heartbeat(extra))
-        # Before the fork, import once the modules that every worker needs and that create no threads or sockets.
-        import_module("rest_framework.views")
+        for module in _SHARED:
+            import_module(module)
         share_what_is_loaded()
         arbiter.run()
     except SystemExit as error:

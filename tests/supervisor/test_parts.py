@@ -14,7 +14,7 @@ from runtimeconf import handover
 from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig, SnapshotsConfig
 from runtimeconf.secret import Secret
 from supervisor import parts
-from tests.system.harness import K1, K2
+from tests.system.harness import K1, K2, run_program
 
 #: Receives a handover and prints what it contains.
 PART = """
@@ -156,3 +156,28 @@ def test_only_refresh_gets_the_variables_of_sources(config: RuntimeConfig) -> No
     assert got("engine", by_machine) == set()
     shared = SnapshotsConfig(location="s3://lake/a", role="follower", params={"s3_auth": "iam_role"})
     assert got("refresh", replace(config, snapshots=shared)) == {*reached, *machine}
+
+
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        pytest.param(
+            "supervisor.serve",
+            {"duckdb", "gunicorn", "importlib.metadata", "pyarrow", "runtimeconf.fields", "tomllib", "yaml"},
+            id="the supervisor",
+        ),
+        pytest.param("supervisor.watch", {"duckdb", "gunicorn", "pyarrow", "runtimeconf.fields", "yaml"}, id="watch"),
+        pytest.param("supervisor.engine", {"grpc", "runtimeconf.fields", "yaml"}, id="engine"),
+        pytest.param("supervisor.flight", {"duckdb", "gunicorn", "runtimeconf.fields", "yaml"}, id="flight"),
+        pytest.param("queryengine.backends, queryengine.gate.gate", {"pyarrow"}, id="a check of the configured SQL"),
+    ],
+)
+def test_a_program_imports_no_library_of_others(program: str, absent: set[str]) -> None:
+    code = (
+        f"import sys; from supervisor import part_process; part_process.receive(); import {program};"
+        f"print(*{absent | {'numpy', 'pandas'}} & set(sys.modules))"
+    )
+
+    done = run_program("-c", code, DJANGO_SETTINGS_MODULE="runtime_site.settings")
+
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
