@@ -11,16 +11,18 @@ import os
 import select
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import telemetry.state
 from authkeys import access
 from authkeys.access import Access
 from datasources.errors import DatasetsUnavailableError
-from queryengine.engine import QueryEngine
 from runtimeconf.handover import Handover
 from runtimeconf.model import RuntimeConfig
 from telemetry import spans
+
+if TYPE_CHECKING:  # The supervisor does not need it.
+    from queryengine.engine import QueryEngine
 
 logger = logging.getLogger(__name__)
 

@@ -163,7 +163,7 @@ def test_only_refresh_gets_the_variables_of_sources(config: RuntimeConfig) -> No
     [
         pytest.param(
             "supervisor.serve",
-            {"duckdb", "gunicorn", "importlib.metadata", "pyarrow", "runtimeconf.fields", "tomllib", "yaml"},
+            {"gunicorn", "importlib.metadata", "queryengine.engine", "runtimeconf.fields", "tomllib", "yaml"},
             id="the supervisor",
         ),
         pytest.param("supervisor.watch", {"duckdb", "gunicorn", "pyarrow", "runtimeconf.fields", "yaml"}, id="watch"),
