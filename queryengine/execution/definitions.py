@@ -22,7 +22,7 @@ from queryengine.engine import GatedStatement
 from queryengine.errors import DatasetNotLoadedError, EngineUnavailableError, QueryError, SqlError
 from queryengine.execution import duckdb_errors
 from queryengine.execution.session import UnfitView
-from queryengine.execution.views import GatedView
+from queryengine.execution.views import GatedView, unsorted_views
 from queryengine.gate import macros
 from queryengine.gate.lexer import scan
 from queryengine.gate.parse_tree import CATALOG, SHOWN_COLUMNS, SHOWN_TABLES, catalog_schema
@@ -121,6 +121,7 @@ class Definitions:
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
         self._sorted_views: set[str] = set()
+        self._unsorted_views = unsorted_views(config)
         #: The schemas of the hidden catalog: those that views read, and the others, least recently used first.
         self._catalogs_of_views: frozenset[str] = frozenset()
         self._catalogs: dict[str, None] = {}
@@ -162,6 +163,10 @@ class Definitions:
     def is_sorted(self, name: str) -> bool:
         """Say whether *name* is a view that fixes the order of its rows."""
         return name in self._sorted_views
+
+    def is_unsorted(self, name: str) -> bool:
+        """Say whether *name* is a materialized view that does not fix the order of its rows."""
+        return name in self._unsorted_views
 
     def is_deterministic(self, relations: Iterable[str]) -> bool:
         """Return whether the data alone determines the rows of *relations*."""

@@ -239,7 +239,9 @@ class KeyCatalogs:
                 cursor.execute(f"DETACH {name}")
 
     def _needs_copy(self, name: str, rule: GatedRule | None) -> bool:
-        return self._definitions.is_view(name) or (rule is not None and rule.rule.needs_copy)
+        return self._definitions.is_view(name) or (
+            rule is not None and (rule.rule.needs_copy or self._definitions.is_unsorted(name))
+        )
 
     def _copy(self, name: str, rule: GatedRule | None) -> _Copy:
         """Return the copy for *rule*, or for the view *name*. The copy may have no rows yet."""
@@ -247,7 +249,8 @@ class KeyCatalogs:
             rule = rule or GatedRule(rule=DatasetRule(dataset=name), relations=frozenset({name}), deterministic=True)
             self._definitions.define_macros("runtime", rule.macros)
             is_constant = rule.deterministic and self._definitions.is_deterministic(rule.relations)
-            table = self._definitions.table_of(name)
+            # A materialized view that does not fix the order of its rows is sorted by hidden columns, too.
+            table = None if self._definitions.is_unsorted(name) else self._definitions.table_of(name)
             if table is not None and "rowid" in map(lower, _columns(cursor, f"FROM {table}")):
                 table = None  # There is no other name for the position.
             rows = rows_of(cursor, rule, leaves_rows_out=table is None or rule.row_filter is not None, table=table)

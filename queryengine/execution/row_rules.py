@@ -8,6 +8,7 @@ from typing import Final
 
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllowedError
+from queryengine.execution.views import unsorted_views
 from queryengine.gate.gate import Gate
 from queryengine.gate.lasting_names import OwnColumn
 from queryengine.gate.lexer import scan
@@ -64,10 +65,11 @@ def faults(config: RuntimeConfig, gate: StatementGate) -> Iterable[ConfigFault]:
 def means(config: RuntimeConfig) -> Iterable[str]:
     """Yield a line for each key rule that says how the rule is enforced."""
     views = {view.name.lower() for view in config.views}
+    unsorted = unsorted_views(config)
     for key in config.auth.named_keys:
         rules = {rule.dataset: rule for rule in key.scope.rules} if key.scope is not None else {}
         for name in sorted(rules.keys() | (views & key.scope.relations)) if key.scope is not None else ():
-            is_copy = name in views or rules[name].needs_copy
+            is_copy = name in views | unsorted or rules[name].needs_copy
             yield f"{key.name}: {name} is {'a copy of the visible rows and values' if is_copy else 'a secure view'}"
 
 

@@ -16,6 +16,9 @@ _ONE_QUERY = (
     "a view that it reads."
 )
 
+#: What the runtime puts before and after the SQL of a materialized view that does not fix the order of its rows.
+_BEFORE_SORTED, _AFTER_SORTED = "FROM (\n", "\n) ORDER BY ALL"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedView:
@@ -125,7 +128,7 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
         found = read[name]
         sql = gated[name].statement.sql
         if name in shown and not is_sorted(scan(sql)):
-            sql = f"FROM (\n{sql}\n) ORDER BY ALL"
+            sql = f"{_BEFORE_SORTED}{sql}{_AFTER_SORTED}"
         plain = [view for other, view in gated.items() if other in found and other not in materialized]
         return replace(
             dataset,
@@ -138,6 +141,23 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
         )
 
     return replace(config, datasets=tuple(map(resolved, config.datasets)))
+
+
+def unsorted_views(config: RuntimeConfig) -> frozenset[str]:
+    """
+    Return the materialized views that do not fix the order of their rows, in lower case.
+
+    The runtime sorts their rows by all columns, so their order tells how rows compare in hidden columns.
+    """
+    return frozenset(
+        one.name.lower()
+        for one in config.datasets
+        if one.view is not None
+        and (
+            not is_sorted(scan(one.view.sql))
+            or (one.view.sql.startswith(_BEFORE_SORTED) and one.view.sql.endswith(_AFTER_SORTED))
+        )
+    )
 
 
 def _path_back(start: str, views: Mapping[str, GatedView]) -> list[str]:

@@ -4,16 +4,22 @@ What is outside the scope of a key does not exist for its statements.
 Every answer, errors included, equals that of an engine whose configuration declares nothing but the scope.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from queryengine.engine import Encoding, Query, QueryEngine
 from queryengine.errors import QueryError, SqlError
 from queryengine.execution.definitions import _attachment
-from runtimeconf.model import Scope
+from queryengine.execution.views import with_materialized_views
+from queryengine.gate.gate import Gate
+from runtimeconf.model import DatasetRule, MaterializedView, NamedKey, Scope
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import KINDS, StartEngine, config_of
 from tests.queryengine.publishing import Publisher
@@ -215,3 +221,34 @@ def test_a_plain_view_keeps_a_callers_expression_off_the_rows_that_it_leaves_out
     with pytest.raises(SqlError, match="secret of 2"):
         rows(engine, sql)
     assert outcome(engine, sql, frozenset({"notes"})) == b'[{"note":"17"}]'
+
+
+PAY = "SELECT hash(i) % 100 AS salary, 'n' || i AS name FROM range(100) t(i)"
+BY_NAME = [{"name": name} for name in sorted(f"n{i}" for i in range(100))]
+
+
+@pytest.mark.parametrize(("order", "is_by_name"), [("", True), (" ORDER BY salary", False)])
+@pytest.mark.parametrize("hidden", [{"columns": ("name",)}, {"masks": (("salary", "0"),)}, {"row_filter": "true"}])
+def test_rows_of_a_materialized_view_without_order_do_not_have_that_of_a_hidden_column(
+    tmp_path: Path, hidden: dict[str, Any], order: str, *, is_by_name: bool
+) -> None:
+    rule = DatasetRule(dataset="pay", **({"columns": ("name",)} if "row_filter" in hidden else {}), **hidden)
+    scope = Scope(relations=frozenset({"pay"}), rules=(rule,))
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(staff=PAY)
+    view = MaterializedView(sql=f"SELECT salary, name FROM staff{order}")
+    config = config_of(publisher.state_dir, ("staff", "pay"))
+    config = replace(
+        config,
+        datasets=(config.datasets[0], replace(config.datasets[1], view=view)),
+        auth=replace(config.auth, named_keys=(NamedKey(name="some", scope=scope),)),
+    )
+    with closing(Gate()) as gate:
+        config = with_materialized_views(config, gate)
+    assert config.datasets[1].view is not None
+    publisher.publish(pay=config.datasets[1].view.sql.replace("staff", f"({PAY})"))
+    query = Query(sql="SELECT name FROM pay", scope=scope)
+    with KINDS["in process"](config) as engine, closing(engine.run(query)) as result:
+        names = json.loads(b"".join(result))
+
+    assert (names == BY_NAME) is is_by_name
