@@ -20,6 +20,7 @@ _FUNCTIONS: Final = frozenset(
 _TIMES: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 #: References to tables, by `type`.
 _TABLES: Final = frozenset({"BASE_TABLE", "EXPRESSION_LIST", "PIVOT", "SUBQUERY", "TABLE_FUNCTION"})
+_NO_TABLE: Final = {"type": "EMPTY"}
 
 
 def check(tree: Mapping[str, Any]) -> None:
@@ -31,7 +32,7 @@ def check(tree: Mapping[str, Any]) -> None:
     """
     tables = {lower(name) for name in _tables(tree)} | {"main", "runtime"}
     _check_aliases(tree)
-    pending: list[tuple[Any, bool, frozenset[str]]] = [(tree, False, frozenset())]
+    pending: list[tuple[Any, bool, frozenset[str]]] = [(tree["node"]["select_list"], False, frozenset())]
     while pending:
         node, in_subquery, parameters = pending.pop()
         if isinstance(node, list):
@@ -39,6 +40,8 @@ def check(tree: Mapping[str, Any]) -> None:
         if not isinstance(node, dict):
             continue
         kind = node.get("class")
+        # Without a table, as in `x = ANY(list)`, names in a subquery can only mean the outer columns.
+        in_subquery = in_subquery or (node.get("from_table") or _NO_TABLE)["type"] != _NO_TABLE["type"]
         if kind == "POSITIONAL_REFERENCE":
             raise StatementNotAllowedError("write the name of a column instead of its position.")
         if node.get("ref_type") == "NATURAL":
@@ -54,10 +57,7 @@ def check(tree: Mapping[str, Any]) -> None:
             names_of_values = {lower(name) for one in _columns(node["lhs"]) for name in one}
             pending.append((node["expr"], in_subquery, parameters | names_of_values))
         else:
-            pending.extend(
-                (part, in_subquery or (kind == "SUBQUERY" and key == "subquery"), parameters)
-                for key, part in node.items()
-            )
+            pending.extend((part, in_subquery, parameters) for part in node.values())
 
 
 def _is_loose(names: list[str], tables: set[str], *, in_subquery: bool) -> bool:
