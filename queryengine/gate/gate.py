@@ -116,7 +116,11 @@ class Gate:
         Raises:
             StatementNotAllowedError: A name could later mean something else.
         """
-        lasting_names.check(self._parse(scan(sql), "") or {})
+        statement = scan(sql)
+        tree = self._parse(statement, "")
+        if tree is None:
+            raise _not_a_query(statement)
+        lasting_names.check(tree)
 
     def _admit(self, sql: str, relations: frozenset[str], catalog: str) -> GatedStatement:
         before, whole = _one_statement(scan(sql))
