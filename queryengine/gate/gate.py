@@ -111,7 +111,11 @@ class Gate:
 
     def own_columns(self, sql: str) -> frozenset[lasting_names.OwnColumn]:
         """Check the names in the admitted *sql* of a rule: see `lasting_names.own_columns`."""
-        return lasting_names.own_columns(self._parse(scan(sql), "") or {})
+        statement = scan(sql)
+        tree = self._parse(statement, "")
+        if tree is None:
+            raise _not_a_query(statement)
+        return lasting_names.own_columns(tree)
 
     def _admit(self, sql: str, relations: frozenset[str], catalog: str) -> GatedStatement:
         before, whole = _one_statement(scan(sql))

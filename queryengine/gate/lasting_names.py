@@ -24,6 +24,7 @@ _FUNCTIONS: Final = frozenset(
 _TIMES: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 #: References to tables, by `type`.
 _TABLES: Final = frozenset({"BASE_TABLE", "EXPRESSION_LIST", "PIVOT", "SUBQUERY", "TABLE_FUNCTION"})
+_NO_TABLE: Final = {"type": "EMPTY"}
 
 
 def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
@@ -40,7 +41,9 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
     _check_forms(tree)
     found: set[OwnColumn] = set()
     # Each node with the tables of the innermost query, or None outside subqueries, and the parameters of lambdas.
-    pending: list[tuple[Any, tuple[str, ...] | None, frozenset[str]]] = [(tree, None, frozenset())]
+    pending: list[tuple[Any, tuple[str, ...] | None, frozenset[str]]] = [
+        (tree["node"]["select_list"], None, frozenset())
+    ]
     while pending:
         node, own, parameters = pending.pop()
         if isinstance(node, list):
@@ -48,8 +51,9 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
         if not isinstance(node, dict):
             continue
         kind = node.get("class")
-        if own is not None and node.get("type") == "SELECT_NODE":
-            own = _own_tables(node["from_table"], expressions)
+        table = node.get("from_table") or _NO_TABLE
+        if table["type"] != _NO_TABLE["type"]:  # Without a table, as in `x = ANY(list)`, names are the outer query's.
+            own = _own_tables(table, expressions)
         if kind == "COLUMN_REF":
             names = [lower(name) for name in node["column_names"]]
             if names[0] in parameters or not _is_loose(names, tables, in_subquery=own is not None):
@@ -65,10 +69,7 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
             names_of_values = {lower(name) for one in _columns(node["lhs"]) for name in one}
             pending.append((node["expr"], own, parameters | names_of_values))
         else:
-            pending.extend(
-                (part, () if kind == "SUBQUERY" and key == "subquery" else own, parameters)
-                for key, part in node.items()
-            )
+            pending.extend((part, own, parameters) for part in node.values())
     return frozenset(found)
 
 

@@ -398,7 +398,7 @@ KEPT = {
     "EXISTS (FROM grants AS g WHERE g.level = 1 AND g.tenant = orders.tenant)": "SELECT 1 AS level",
     "tenant IN (WITH t AS (SELECT main.grants.tenant AS x FROM main.grants) SELECT t.x FROM t)": "SELECT 1 AS level",
     "tenant IN (SELECT list_filter([g.tenant], lambda x: x <> '')[1] FROM grants AS g)": "SELECT 1 AS level",
-    "tenant IN (SELECT o.tenant FROM orders AS o JOIN grants USING (tenant))": "SELECT 1 AS level",
+    "tenant = ANY([tenant]) AND tenant IN (FROM orders o JOIN grants USING (tenant) SELECT o.tenant)": "SELECT 1 AS a",
 }
 UNAVAILABLE = b"DatasetNotLoadedError: 'orders' is not available to this key: its rules do not fit the data."
 
