@@ -156,3 +156,29 @@ def test_only_refresh_gets_the_variables_of_sources(config: RuntimeConfig) -> No
     assert got("engine", by_machine) == set()
     shared = SnapshotsConfig(location="s3://lake/a", role="follower", params={"s3_auth": "iam_role"})
     assert got("refresh", replace(config, snapshots=shared)) == {*reached, *machine}
+
+
+@pytest.mark.parametrize("name", ["serve", "watch", "refresh", "engine"])
+def test_a_part_without_http_does_not_load_django(config: RuntimeConfig, name: parts.Program) -> None:
+    program = f"""
+import sys
+from runtime_site.uncaught import begin_logging
+from supervisor import part_process
+assert part_process.receive()
+begin_logging()
+import supervisor.{name}
+print(sorted({{module.partition(".")[0] for module in sys.modules}} & {{"django", "asyncio", "asgiref"}}))
+"""
+    descriptor = handover.write(*parts.content(name, *without_keys(config)))
+
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {parts.HANDOVER_VARIABLE: str(descriptor)},
+        pass_fds=[descriptor],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (run.stdout, run.stderr) == ("[]\n", "")
