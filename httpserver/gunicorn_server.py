@@ -22,6 +22,7 @@ from gunicorn.systemd import SD_LISTEN_FDS_START
 from gunicorn.workers.gthread import ThreadWorker
 
 from httpserver.application import Application, checked
+from httpserver.connection_counts import web_workers
 from httpserver.http_requests import WebRequest, refuse
 from httpserver.truncation_guard import guarded
 from runtimeconf.model import MIB, RuntimeConfig
@@ -43,11 +44,6 @@ STOP_MARGIN_S = 2.0
 HEARTBEAT_TIMEOUT_S = 120
 #: Bytes of a body that a web worker checks per second on a busy machine. It sends no heartbeat while checking.
 _CHECKED_BYTES_PER_S = MIB
-
-
-def web_workers() -> int:
-    """Return the number of processes that serve HTTP, one per core."""
-    return len(os.sched_getaffinity(0))
 
 
 def options(config: RuntimeConfig) -> dict[str, Any]:
