@@ -13,6 +13,7 @@ from httpserver import gunicorn_server  # noqa: E402
 from runtime_site import chosen_settings, uncaught  # noqa: E402
 from runtimeconf import exposure  # noqa: E402
 from supervisor import startup  # noqa: E402
+from supervisor.errors import StartError  # noqa: E402
 
 logger_class = "system.gunicorn_log.ServerLogger"
 fault = chosen_settings.settings_fault()
@@ -21,7 +22,7 @@ if fault is None:
 try:
     checked = startup.checked_config_of_one_process()
     globals().update(gunicorn_server.options(checked))
-except startup.StartError as error:
+except StartError as error:
     fault = fault or str(error)
 
 
@@ -33,7 +34,7 @@ def on_starting(server: Any) -> None:
     try:
         for address in gunicorn_server.addresses(server.cfg.address, os.environ):
             exposure.check_listener(address, checked.auth, checked.file)
-    except startup.StartError as error:
+    except StartError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
     if "gevent" in server.cfg.worker_class_str:

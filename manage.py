@@ -7,7 +7,7 @@ import sys
 from runtimeclient import CLIENT_COMMANDS
 from runtimeclient.argv import prepare_process
 
-#: Commands that do not serve HTTP do not need Django's apps.
+#: Commands that do not serve HTTP do not need Django's apps. With a handover they do not need Django at all.
 COMMANDS_WITHOUT_APPS = frozenset({"serve", "runwatch", "runrefresh", "runengine", "runflight", "runtraces"})
 
 #: Commands that run until they are stopped, unless `--once` is given.
@@ -42,7 +42,12 @@ def _run() -> None:
     if command in SERVERS:
         from supervisor import part_process  # noqa: PLC0415 (client commands do not need it)
 
-        part_process.receive()
+        if part_process.receive():
+            from runtime_site.uncaught import begin_logging, begin_with_apps  # noqa: PLC0415 (with the settings)
+
+            begin_logging() if command in COMMANDS_WITHOUT_APPS else begin_with_apps()
+            part_process.serve_received(command.removeprefix("run"))
+            return
 
     from runtime_site.management.command_line import CommandLine, run_without_apps  # noqa: PLC0415 (with the settings)
 

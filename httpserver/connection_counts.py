@@ -1,5 +1,5 @@
 """
-The number of connections of each worker, in memory shared by all workers.
+The number of workers, and the number of connections of each one, in memory shared by all workers.
 
 The first worker to wake up accepts all pending connections, so one worker may get nearly all connections of a burst.
 Their clients would then wait for that process and its share of the engine while the other workers are idle.
@@ -12,6 +12,11 @@ import struct
 #: The process id of a worker (0: none) and its number of connections.
 _RECORD = struct.Struct("@II")
 _RECORDS = 128
+
+
+def web_workers() -> int:
+    """Return the number of processes that serve HTTP, one per core."""
+    return len(os.sched_getaffinity(0))
 
 
 class ConnectionCounts:

@@ -21,8 +21,8 @@ from gunicorn.http.parser import RequestParser
 from gunicorn.systemd import SD_LISTEN_FDS_START
 from gunicorn.workers.gthread import ThreadWorker
 
-from httpserver import web_workers
 from httpserver.application import Application, checked
+from httpserver.connection_counts import web_workers
 from httpserver.http_requests import WebRequest, refuse
 from httpserver.truncation_guard import guarded
 from runtimeconf.model import MIB, RuntimeConfig

@@ -1,6 +1,7 @@
 """Checks that `DJANGO_SETTINGS_MODULE` names settings that suit this runtime."""
 
 import os
+from typing import Any
 
 VARIABLE = "DJANGO_SETTINGS_MODULE"
 OURS = "runtime_site.settings"
@@ -14,7 +15,7 @@ def settings_fault() -> str | None:
     name = os.environ.setdefault(VARIABLE, OURS)
     if name == OURS:
         return None
-    from django.conf import settings  # noqa: PLC0415 (slow to import, and client commands do not need it)
+    from django.conf import settings  # noqa: PLC0415 (as below)
 
     remedy = f"Unset {VARIABLE}, or set it to settings that begin with `from {OURS} import *`."
     try:
@@ -25,6 +26,24 @@ def settings_fault() -> str | None:
     if missing:
         return f"{VARIABLE} names {name}, whose INSTALLED_APPS lacks {missing}. {remedy}"
     return None
+
+
+def is_ours() -> bool:
+    """Return whether the settings of this process are ours, and not those of a user's project."""
+    return os.environ.get(VARIABLE, OURS) == OURS
+
+
+def logging_settings() -> dict[str, Any]:
+    """Return the setting `LOGGING`."""
+    if is_ours():
+        from runtime_site.settings import LOGGING  # noqa: PLC0415 (a user's project may not need our settings)
+
+        return LOGGING
+    # Imported here, because it takes 8 MB, and most processes of a runtime do not need Django.
+    from django.conf import settings  # noqa: PLC0415
+
+    logging: dict[str, Any] = settings.LOGGING
+    return logging
 
 
 def unloadable(origin: str, error: Exception) -> str:

@@ -7,17 +7,30 @@ import warnings
 from types import TracebackType
 from typing import TextIO
 
-from django.conf import settings
-
+from runtime_site.chosen_settings import is_ours, logging_settings
 from runtime_site.logs import skip_unused_values
+from supervisor.part_process import hide_packages
 
 logger = logging.getLogger(__name__)
+
+#: Packages that REST framework and Django import if installed, for pages that we do not have. They take 8 MB.
+_UNUSED_BY_WEB = ("docutils", "pygments", "requests")
 
 
 def begin_logging() -> None:
     """Set up logging as Django would, for a process without Django's apps, and `capture`."""
-    if settings.LOGGING:  # A user's own settings may have no logging.
-        logging.config.dictConfig(settings.LOGGING)
+    if chosen := logging_settings():  # A user's own settings may have no logging.
+        logging.config.dictConfig(chosen)
+    capture()
+
+
+def begin_with_apps() -> None:
+    """Set up Django's apps and logging, and `capture`, for the web process."""
+    import django  # noqa: PLC0415 (most processes of a runtime do not need it)
+
+    if is_ours():  # A user's own apps may need them.
+        hide_packages(_UNUSED_BY_WEB)
+    django.setup()
     capture()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from authkeys.access import Access
-from httpserver import web_workers
+from httpserver.connection_counts import web_workers
 from runtimeconf.handover import Handover, write
 from runtimeconf.model import MIB, RuntimeConfig
 from supervisor import parts

@@ -6,18 +6,21 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import authkeys.state
 import runtimeconf.state
-from authkeys.access import Access
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
-from supervisor import parts, preparation, startup
+from supervisor import parts
+from supervisor.errors import StartError
 from system.heartbeat import Heartbeat
 from system.process_limits import die_with_parent
 from system.state_directory import prepare_state_dir
+
+if TYPE_CHECKING:
+    from authkeys.access import Access
 
 #: Signals that stay pending until the new program can handle them.
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -51,13 +54,22 @@ class StopSignal:
         return self._number
 
 
-class _UnusedPackages(importlib.abc.MetaPathFinder):
-    """Hides the packages in `_UNUSED`."""
+class _HiddenPackages(importlib.abc.MetaPathFinder):
+    """Hides packages."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
 
     def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
-        """Raise ModuleNotFoundError for packages in `_UNUSED`; leave all others to the next finder."""
-        if fullname in _UNUSED:
+        """Raise ModuleNotFoundError for the hidden packages; leave all others to the next finder."""
+        if fullname in self._names:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def hide_packages(names: Collection[str]) -> None:
+    """Make imports of the packages *names* fail in this process, as if they were not installed."""
+    # Setting None in `sys.modules` would not work because Cython code mistakes None for the module.
+    sys.meta_path.insert(0, _HiddenPackages(names))
 
 
 def heartbeat(extra: Mapping[str, Any]) -> Callable[[], None]:
@@ -69,18 +81,22 @@ def heartbeat(extra: Mapping[str, Any]) -> Callable[[], None]:
     return Heartbeat(extra["heartbeat"]).beat if "heartbeat" in extra else lambda: None
 
 
-def receive() -> None:
+def receive() -> bool:
     """
     Receive the inherited configuration, if any. `manage.py` calls this before anything needs the configuration.
 
     From now on, the part is killed as soon as its supervisor ends for any reason.
+
+    Returns:
+        Whether there is one, so that `serve_received` can run the part.
     """
-    # Setting None in `sys.modules` would not work because Cython code mistakes None for the module.
-    sys.meta_path.insert(0, _UnusedPackages())
-    preparation.receive()
+    hide_packages(_UNUSED)
     descriptor = os.environ.pop(parts.HANDOVER_VARIABLE, "")
     if not descriptor:
-        return
+        from supervisor import preparation  # noqa: PLC0415 (the parts do not need it)
+
+        preparation.receive()
+        return False
     config, extra = handover.receive(int(descriptor))
     if "reports" not in extra:
         handover.stop_following()
@@ -90,27 +106,39 @@ def receive() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parts.leave_no_core()
     runtimeconf.state.set_config(config)
+    return True
 
 
-def run(program: parts.Program, serve: Serve, handed: Callable[[], Mapping[str, Any]]) -> None:
+def serve_received(program: str) -> None:
+    """Run *program* with the handover until SIGTERM. Print the error and exit if it cannot start."""
+    config, extra = handover.received() or (None, {})
+    if config is None:
+        raise RuntimeError("This process has received no handover.")
+    try:
+        prepare_state_dir(config.state_dir)  # The file may have been removed or changed since the runtime started.
+        serve: Serve = import_module(f"supervisor.{program}").serve
+        serve(config, extra)
+    except StartError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1 if program == "serve" else parts.CANNOT_START)
+
+
+def run(program: parts.Program, handed: Callable[[], Mapping[str, Any]]) -> None:
     """
-    Serve with the handover.
-
-    Without one, check the configuration file and execute the program again with only what it needs.
+    Check the configuration file, and execute *program* again with only what it needs.
 
     Args:
         program: The program.
-        serve: Serves until SIGTERM. It raises StartError if it cannot start, and a restart would not help.
-        handed: Returns the JSON values that *serve* needs in addition to those in `parts.content`.
+        handed: Returns the JSON values that it needs in addition to those in `parts.content`.
 
     Raises:
         StartError: The program cannot start.
     """
-    received = handover.received()
-    if received is not None:
-        prepare_state_dir(received[0].state_dir)  # The file may have been removed or changed since the runtime started.
-        serve(*received)
-    elif (asked := preparation.current()) is not None:
+    # Imported here, because a process with a handover does not need them: they take 5 MB.
+    import authkeys.state  # noqa: PLC0415
+    from supervisor import preparation, startup  # noqa: PLC0415
+
+    if (asked := preparation.current()) is not None:
         preparation.prepare(asked)
     else:
         began = time.monotonic()
@@ -120,7 +148,7 @@ def run(program: parts.Program, serve: Serve, handed: Callable[[], Mapping[str, 
         _execute(program, config, authkeys.state.get_access(), began=began, **handed())
 
 
-def _execute(program: parts.Program, config: RuntimeConfig, who: Access, **extra: Any) -> NoReturn:
+def _execute(program: parts.Program, config: RuntimeConfig, who: "Access", **extra: Any) -> NoReturn:
     """
     Replace this process with *program*, passing only its handover and an environment without secrets.
 

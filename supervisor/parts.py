@@ -12,11 +12,13 @@ import resource
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from authkeys.access import Access
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
+
+if TYPE_CHECKING:
+    from authkeys.access import Access
 
 PartName = Literal["watch", "refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
@@ -104,7 +106,7 @@ def variables_for(params: Iterable[Mapping[str, Any]]) -> re.Pattern[str]:
     return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if uses_machine else _CONNECTIONS)
 
 
-def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> tuple[RuntimeConfig, dict[str, Any]]:
+def content(name: Program, config: RuntimeConfig, who: "Access", **extra: Any) -> tuple[RuntimeConfig, dict[str, Any]]:
     """
     Return the values that a program receives in its handover.
 

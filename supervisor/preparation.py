@@ -19,6 +19,7 @@ import runtimeconf.state
 from runtimeconf import handover
 from runtimeconf.model import MetricsConfig, RuntimeConfig
 from supervisor import parts, startup
+from supervisor.errors import StartError
 from supervisor.process_tree import PartCommand
 from system.addresses import bind_problem, wait_until_bindable
 from system.process_limits import die_with_parent
@@ -91,7 +92,7 @@ def prepare(preparation: Preparation) -> None:
             _refuse(preparation, "\n".join(restarts))
         config = startup.checked_config()
         check_metrics_endpoint(running.metrics, config.metrics)
-    except startup.StartError as error:
+    except StartError as error:
         _refuse(preparation, str(error))
     startup.log_warnings(config)
     environ = parts.environment("serve", config, os.environ)

@@ -20,9 +20,9 @@ from runtimeconf import handover
 from runtimeconf.handover import Handover
 from runtimeconf.model import RuntimeConfig
 from supervisor import tracing
+from supervisor.errors import StartError
 from supervisor.hot_reload import report, tell
 from supervisor.part_process import StopSignal, heartbeat
-from supervisor.startup import StartError
 from system.heartbeat import waits_for_disk
 from system.process_limits import give_memory_back
 

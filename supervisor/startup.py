@@ -18,14 +18,11 @@ import queryengine.state
 import runtimeconf.state
 import telemetry.state
 from authkeys.access import Access
-from authkeys.errors import AuthKeysError
-from datasources.errors import DatasetError
-from queryengine.errors import QueryError
-from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
+from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.exposure import check_this_process
 from runtimeconf.model import MIB, WARNING_PERIOD, RuntimeConfig
 from supervisor import tracing
-from system.errors import StateDirectoryError
+from supervisor.errors import StartError
 from system.memory import memory_bytes
 from system.process_limits import descriptors_for, hard_limit, raise_soft_limit
 from system.state_directory import prepare_state_dir
@@ -45,9 +42,6 @@ _POLL_S = 0.02
 
 #: The exit code after which gunicorn does not start another worker.
 WORKER_BOOT_ERROR = 3
-
-#: Errors that prevent startup. Each prints as one sentence; a ConfigError prints one line per error.
-StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, StateDirectoryError, OSError)
 
 
 def checked_config() -> RuntimeConfig:

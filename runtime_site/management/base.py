@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,9 +9,8 @@ from django.core.management.base import BaseCommand, CommandParser
 
 import authkeys.state
 import runtimeconf.state
-from runtimeconf import handover
 from supervisor import part_process, parts
-from supervisor.startup import StartError
+from supervisor.errors import StartError
 
 
 def add_config_option(parser: CommandParser) -> None:
@@ -46,12 +44,10 @@ class PartCommand(BaseCommand):
         add_config_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the process, and exit with an error if it cannot start."""
+        """Check the configuration and run the process, or exit with an error if it cannot start."""
         try:
-            if handover.received() is None:
-                use_config(options["config"])
-            serve = import_module(f"supervisor.{self.part}").serve
-            part_process.run(self.part, serve, lambda: self.handed(options))
+            use_config(options["config"])
+            part_process.run(self.part, lambda: self.handed(options))
         except StartError as error:
             self.stderr.write(str(error))
             sys.exit(self.exit_code)

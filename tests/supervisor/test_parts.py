@@ -181,3 +181,29 @@ def test_a_program_imports_no_library_of_others(program: str, absent: set[str]) 
     done = run_program("-c", code, DJANGO_SETTINGS_MODULE="runtime_site.settings")
 
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["serve", "watch", "refresh", "engine"])
+def test_a_part_without_http_does_not_load_django(config: RuntimeConfig, name: parts.Program) -> None:
+    program = f"""
+import sys
+from runtime_site.uncaught import begin_logging
+from supervisor import part_process
+assert part_process.receive()
+begin_logging()
+import supervisor.{name}
+print(sorted({{module.partition(".")[0] for module in sys.modules}} & {{"django", "asyncio", "asgiref"}}))
+"""
+    descriptor = handover.write(*parts.content(name, *without_keys(config)))
+
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {parts.HANDOVER_VARIABLE: str(descriptor)},
+        pass_fds=[descriptor],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (run.stdout, run.stderr) == ("[]\n", "")

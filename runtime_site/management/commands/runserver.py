@@ -18,6 +18,7 @@ from runtimeconf.errors import ConfigError
 from runtimeconf.exposure import check_listener
 from sqlapi.request_bodies import MAX_SKIPPED_BYTES, must_close
 from supervisor import startup
+from supervisor.errors import StartError
 from system.addresses import Address, wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S
 
@@ -91,7 +92,7 @@ class Command(runserver.Command):
         use_config(options["config"])
         try:
             config = startup.checked_config_of_one_process()
-        except startup.StartError as error:
+        except StartError as error:
             self.stderr.write(str(error))
             sys.exit(1)
         if config.tls.enabled:
