@@ -97,7 +97,7 @@ $(VENV)/console.stamp: runtimeclient/console/page/package-lock.json requirements
 console-test: $(VENV)/console.stamp  ## Check the types of the page of the console, and test it in Chromium, which you install.
 	@rm -rf $(VENV)/console/src && cp -r runtimeclient/console/page/src runtimeclient/console/page/tsconfig.json $(VENV)/console
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(VENV)/console/node_modules/.bin/tsc -p $(VENV)/console
-	$(BIN)/python -m pytest tests/runtimeclient/console/browser -m browser $(TEST_ARGS)
+	$(PYTEST) -n 2 tests/runtimeclient/console/browser -m browser $(TEST_ARGS)
 
 cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a cluster on Apache Spark, with a master and two workers.
 	SPARK_HOME="$$($(VENV)/spark/bin/python -c 'import importlib.util; print(*importlib.util.find_spec("pyspark").submodule_search_locations)')" \
