@@ -54,6 +54,23 @@ STARTING: Final = (
     "queryengine",
 )
 
+#: The files that take longest in `rest`.
+LONGEST: Final = (
+    "clients",
+    "datasources/test_loader.py",
+    "httpserver/test_gevent_worker.py",
+    "queryengine/test_row_rules.py",
+    "system/test_cluster.py",
+    "system/test_cluster_kills.py",
+    "system/test_hung_parts.py",
+    "system/test_key_scopes.py",
+    "system/test_metrics.py",
+    "system/test_nodes.py",
+    "system/test_reload.py",
+    "system/test_serve.py",
+    "system/test_startup.py",
+)
+
 #: Tests that mostly wait: for time limits, for runtimes to start and to end, for another to begin once one was killed.
 WAITING: Final = (
     "deploy/test_fronts.py",
@@ -181,8 +198,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class LongestFirst:
-    """A plugin that runs what starts processes first: the worker that ends last would run it alone otherwise."""
+    """A plugin that runs what takes longest first: the worker that ends last would run it alone otherwise."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: not is_inside(item.path, STARTING))
+        items.sort(key=lambda item: (not is_inside(item.path, LONGEST), not is_inside(item.path, STARTING)))

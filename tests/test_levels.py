@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.corpus import each
-from tests.levels import DIRECTORIES, LEVELS, TESTS, WAITING, BesideWaiting
+from tests.levels import DIRECTORIES, LEVELS, LONGEST, TESTS, WAITING, BesideWaiting
 
 MARKERS = ("plugin", "lifecycle", "alone", "exhaustive")
 
@@ -27,7 +27,9 @@ def test_the_levels_name_markers_that_are_registered_and_paths_that_exist() -> N
     registered = {line.partition(":")[0] for line in options["markers"]}
 
     assert {*MARKERS, "soak", "cluster", "browser"} == registered
-    assert all((TESTS / name).exists() for name in DIRECTORIES["lifecycle"] + DIRECTORIES["browser"] + WAITING)
+    assert all(
+        (TESTS / name).exists() for name in (*DIRECTORIES["lifecycle"], *DIRECTORIES["browser"], *WAITING, *LONGEST)
+    )
 
 
 def test_each_case_runs_and_every_failure_is_named(tmp_path: object) -> None:
