@@ -97,16 +97,16 @@ $(VENV)/console.stamp: runtimeclient/console/page/package-lock.json requirements
 console-test: $(VENV)/console.stamp  ## Check the types of the page of the console, and test it in Chromium, which you install.
 	@rm -rf $(VENV)/console/src && cp -r runtimeclient/console/page/src runtimeclient/console/page/tsconfig.json $(VENV)/console
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(VENV)/console/node_modules/.bin/tsc -p $(VENV)/console
-	$(BIN)/python -m pytest tests/runtimeclient/console/browser -m browser $(TEST_ARGS)
+	$(PYTEST) -n 2 tests/runtimeclient/console/browser -m browser $(TEST_ARGS)
 
 cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a cluster on Apache Spark, with a master and two workers.
 	SPARK_HOME="$$($(VENV)/spark/bin/python -c 'import importlib.util; print(*importlib.util.find_spec("pyspark").submodule_search_locations)')" \
 	  $(BIN)/python -m pytest tests/system/test_spark.py tests/cluster -m cluster $(TEST_ARGS)
 
-# A test that takes examples runs again here, with as many as it may take. Large loads would starve if three workers
-# computed: the third runs what mostly waits. Nothing runs beside what measures.
+# A test that takes examples runs again here, with as many as it may take. Large loads would starve if more than two
+# workers computed: the others run what mostly waits. Nothing runs beside what measures.
 test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what the other two leave out: life cycles, whole matrices, large data, kills.
-	$(PYTEST) --level rest --hypothesis-profile=full $(TEST_ARGS)
+	$(PYTEST) -n 4 --level rest --hypothesis-profile=full $(TEST_ARGS)
 	$(BIN)/python -m pytest --level alone $(TEST_ARGS)
 
 # What a registry has to send comes first: a fault of the network is no fault of a test.

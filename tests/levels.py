@@ -5,6 +5,7 @@ A test belongs to the core unless its directory or its marker says otherwise. Se
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -53,7 +54,24 @@ STARTING: Final = (
     "queryengine",
 )
 
-#: Tests that mostly wait: for the time limits of a runtime, for another one to begin, for an end of what was killed.
+#: The files that take longest in `rest`.
+LONGEST: Final = (
+    "clients",
+    "datasources/test_loader.py",
+    "httpserver/test_gevent_worker.py",
+    "queryengine/test_row_rules.py",
+    "system/test_cluster.py",
+    "system/test_cluster_kills.py",
+    "system/test_hung_parts.py",
+    "system/test_key_scopes.py",
+    "system/test_metrics.py",
+    "system/test_nodes.py",
+    "system/test_reload.py",
+    "system/test_serve.py",
+    "system/test_startup.py",
+)
+
+#: Tests that mostly wait: for time limits, for runtimes to start and to end, for another to begin once one was killed.
 WAITING: Final = (
     "deploy/test_fronts.py",
     "doctor/test_running.py",
@@ -69,7 +87,11 @@ WAITING: Final = (
     "system/test_metrics.py",
     "system/test_named_keys.py",
     "system/test_nodes.py",
+    "system/test_operator_views.py",
+    "system/test_reload.py",
+    "system/test_serve.py",
     "system/test_slow_clients.py",
+    "system/test_startup.py",
     "system/test_traces.py",
 )
 
@@ -93,26 +115,26 @@ class ByServers(LoadScopeScheduling):
 
 class BesideWaiting(ByServers):
     """
-    The last worker runs what mostly waits, and ends; the others run the rest, and then what is left of that.
+    Two workers run what computes, and then what is left of the rest; the others run what mostly waits, and end.
 
-    A third worker that computes would starve the loads of runtimes, which have the lowest priority.
+    If more workers computed, the loads of runtimes would starve, which have the lowest priority.
     """
 
-    _beside: Any = None
+    _beside: Sequence[Any] = ()
 
     def schedule(self) -> None:
         if self.collection is None:
-            self._beside = self.nodes[-1]
+            self._beside = self.nodes[2:]
         super().schedule()
 
     def _reschedule(self, node: Any) -> None:
-        if node is self._beside and not any(map(self._waits, self.workqueue)):
+        if node in self._beside and not any(map(self._waits, self.workqueue)):
             node.shutdown()
         else:
             super()._reschedule(node)
 
     def _assign_work_unit(self, node: Any) -> None:
-        waits = node is self._beside
+        waits = node in self._beside
         scope = next((scope for scope in self.workqueue if self._waits(scope) is waits), None)
         if scope is not None:
             self.workqueue.move_to_end(scope, last=False)
@@ -176,8 +198,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class LongestFirst:
-    """A plugin that runs what starts processes first: the worker that ends last would run it alone otherwise."""
+    """A plugin that runs what takes longest first: the worker that ends last would run it alone otherwise."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: not is_inside(item.path, STARTING))
+        items.sort(key=lambda item: (not is_inside(item.path, LONGEST), not is_inside(item.path, STARTING)))

@@ -2,11 +2,13 @@
 
 import itertools
 import tomllib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.corpus import each
-from tests.levels import DIRECTORIES, LEVELS, TESTS, WAITING
+from tests.levels import DIRECTORIES, LEVELS, LONGEST, TESTS, WAITING, BesideWaiting
 
 MARKERS = ("plugin", "lifecycle", "alone", "exhaustive")
 
@@ -25,7 +27,9 @@ def test_the_levels_name_markers_that_are_registered_and_paths_that_exist() -> N
     registered = {line.partition(":")[0] for line in options["markers"]}
 
     assert {*MARKERS, "soak", "cluster", "browser"} == registered
-    assert all((TESTS / name).exists() for name in DIRECTORIES["lifecycle"] + DIRECTORIES["browser"] + WAITING)
+    assert all(
+        (TESTS / name).exists() for name in (*DIRECTORIES["lifecycle"], *DIRECTORIES["browser"], *WAITING, *LONGEST)
+    )
 
 
 def test_each_case_runs_and_every_failure_is_named(tmp_path: object) -> None:
@@ -64,3 +68,52 @@ def test_a_time_out_ends_the_corpus() -> None:
 def test_a_corpus_without_a_case_is_an_error() -> None:
     with pytest.raises(AssertionError, match="without a case"):
         each("case", [])
+
+
+class Worker:
+    """What a scheduler of xdist needs of a worker, which runs its tests one by one."""
+
+    gateway = SimpleNamespace(id="")
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.waiting += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_what_computes_has_two_workers_and_the_others_run_what_waits(pytestconfig: pytest.Config) -> None:
+    waiting, others = WAITING[:6], [f"test_{number}.py" for number in range(9)]
+    collection = [f"tests/{file}::test_{number}" for file in (*others, *waiting) for number in range(4)]
+    config: Any = SimpleNamespace(
+        option=SimpleNamespace(loadscopereorder=False), getvalue=lambda _: ["popen"] * 4, hook=pytestconfig.hook
+    )
+    scheduler: Any = BesideWaiting(config)
+    scheduler.numnodes = 4
+    workers = [Worker() for _ in range(4)]
+    for worker in workers:
+        scheduler.add_node(worker)
+        scheduler.add_node_collection(worker, collection)
+    ran: dict[str, int] = {}
+
+    scheduler.schedule()
+    # The last two are quick, and end; what they leave is for the first two.
+    for turn in itertools.cycle((3, 2, 0, 1)):
+        worker = workers[turn]
+        # Like those of xdist, a worker keeps its last test until it hears that it is the last.
+        if len(worker.waiting) > 1 or (worker.waiting and worker.shutting_down):
+            index = worker.waiting.pop(0)
+            ran[collection[index]] = turn
+            scheduler.mark_test_complete(worker, index)
+        elif all(not one.waiting for one in workers):
+            break
+
+    assert sorted(ran) == sorted(collection)
+    beside = {test.removeprefix("tests/").partition("::")[0] for test, number in ran.items() if number > 1}
+    assert beside <= set(waiting)
+    assert len(beside) >= 4
+    assert {number for test, number in ran.items() if test.startswith("tests/test_")} == {0, 1}
