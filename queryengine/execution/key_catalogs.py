@@ -405,8 +405,8 @@ def rows_of(
 def _check_own_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
     for tables, column in sorted(rule.own_columns):
         if not any(column in map(lower, _columns(cursor, f"FROM {table}")) for table in tables):
-            names = " or ".join(tables)
-            raise UnfitRuleError(f"there is no column {column} in {names}: write another table's column as orders.id")
+            outer = f"{split_relation(rule.rule.dataset)[1]}.{column}"
+            raise UnfitRuleError(f"there is no column {column} in {' or '.join(tables)}; the outer one is {outer}")
 
 
 def _columns(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
