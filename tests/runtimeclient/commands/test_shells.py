@@ -75,7 +75,7 @@ def test_bash_completes(tmp_path: Path) -> None:
 #: Packages, beside the standard library, that `sql "SELECT 1"` imports. Each costs every start.
 PACKAGES = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "runtimeclient", "sniffio"}
 #: What httpx takes along where it is installed; the package querykeep does not bring them.
-OF_HTTPX = {"brotli", "brotlicffi", "click", "h2", "pygments", "rich", "socksio", "typing_extensions", "zstandard"}
+OF_HTTPX = {"brotli", "brotlicffi", "h2", "socksio", "typing_extensions", "zstandard"}
 
 
 def imported(arguments: list[str], status: int) -> set[str]:
