@@ -200,6 +200,8 @@ class EngineArbiter(Arbiter):
         running = set()
         any_idle = False
         for pid, worker in list(self.WORKERS.items()):
+            if pid in self._causes:  # killed, and not yet reaped
+                continue
             state, pulse = read_state(worker.tmp.fileno()), self._pulses.setdefault(pid, Pulse(now))
             pulse.look(worker.tmp.last_update(), now)
             # A busy worker sends no heartbeat, so this second pulse stops only while a signal has stopped the worker.
@@ -243,7 +245,7 @@ class EngineArbiter(Arbiter):
     def _kill_runner(self, query_id: str) -> None:
         """Kill the worker that runs the statement *query_id*, at the request of its client."""
         for pid, worker in list(self.WORKERS.items()):
-            if kill_if(pid, worker.tmp.fileno(), lambda state: state.runs(query_id)):
+            if pid not in self._causes and kill_if(pid, worker.tmp.fileno(), lambda state: state.runs(query_id)):
                 self._causes[pid] = "request"
                 fields = {"pid": pid, "query_id": query_id}
                 logger.warning("engine worker killed at the request of its client", extra={"fields": fields})
