@@ -27,7 +27,7 @@ from datasources.sources.format_detection import (
     limited_list,
 )
 from datasources.sources.formats import FileFormat
-from datasources.sources.scratch import ScratchSpace
+from datasources.sources.scratch_files import ScratchSpace
 from datasources.sources.source import Load
 from runtimeconf.file_formats import KINDS, DownloadParams, split_extension
 from runtimeconf.model import DatasetConfig

@@ -25,7 +25,7 @@ import httpcore
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from datasources.sources.pinned_file import PinnedFile
-from datasources.sources.scratch import ScratchSpace, too_large
+from datasources.sources.scratch_files import ScratchSpace, too_large
 from runtimeconf.fields import InvalidValueError
 from runtimeconf.network import is_near, parse_origin
 

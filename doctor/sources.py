@@ -20,7 +20,7 @@ from doctor.findings import Finding, run
 from queryengine.manifest import Column, ManifestError, Snapshot, read_manifest
 from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
 from supervisor import parts
-from system.temporary import ensure_temporary_directory
+from system.tmpdir import ensure_temporary_directory
 
 #: The memory of an engine that looks up columns, and the maximum bytes to download for it.
 _MEMORY_BYTES = 256 * MIB

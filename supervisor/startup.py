@@ -26,7 +26,7 @@ from supervisor.errors import StartError
 from system.memory import memory_bytes
 from system.process_limits import descriptors_for, hard_limit, raise_soft_limit
 from system.state_directory import prepare_state_dir
-from system.temporary import ensure_temporary_directory
+from system.tmpdir import ensure_temporary_directory
 from system.wallclock import utc_at
 
 logger = logging.getLogger(__name__)

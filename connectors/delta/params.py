@@ -1,6 +1,6 @@
 """The parameters of `delta:`: a Delta Lake table on disk or in S3."""
 
-from connectors.lake_locations import LAKE_SIGNER, locate_lake
+from connectors.lake_params import LAKE_SIGNER, locate_lake
 from runtimeconf.connector import Connector, Package
 from runtimeconf.s3 import S3Params
 

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from connectors.delta.log import LogCopy, commit_path, outside
 from connectors.lake import TableRoot, inside
 from connectors.lake_parquet import DataFile, Key, column_of, field_id, may_hold, scan
-from connectors.lake_roots import root_of
+from connectors.lake_storage import root_of
 from datasources.errors import SourceError
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan

@@ -37,7 +37,7 @@ from connectors.origin import Origin
 from datasources.errors import SourceError
 from datasources.sources.format_detection import format_named
 from datasources.sources.formats import FileFormat
-from datasources.sources.scratch import ScratchSpace, too_large
+from datasources.sources.scratch_files import ScratchSpace, too_large
 from datasources.sources.source import Load, Source
 from runtimeconf.file_formats import FileParams
 from runtimeconf.model import DatasetConfig

@@ -18,7 +18,7 @@ from connectors.origin import Answer, Downloads, Origin
 from datasources.errors import SourceError
 from datasources.sources.format_detection import DetectedFormat, compressed, format_named
 from datasources.sources.formats import FileFormat
-from datasources.sources.scratch import ScratchSpace
+from datasources.sources.scratch_files import ScratchSpace
 from datasources.sources.source import Load
 from runtimeconf.file_formats import KINDS, split_extension
 from runtimeconf.model import DatasetConfig

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from connectors.iceberg.params import IcebergParams
 from connectors.lake import TableRoot, inside
-from connectors.lake_roots import root_of
+from connectors.lake_storage import root_of
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from runtimeconf.model import DatasetConfig

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from connectors.lake_locations import LAKE_SIGNER, locate_lake
+from connectors.lake_params import LAKE_SIGNER, locate_lake
 from runtimeconf.connector import Connector, Package, Param
 from runtimeconf.fields import PathField, TextField
 from runtimeconf.s3 import S3Params

@@ -16,6 +16,7 @@ import duckdb
 
 from datasources.sources.source import Bound, Operator, Value, Wanted
 from datasources.sql import literal
+from queryengine.gate.node_kinds import nodes_of
 from queryengine.gate.parse_tree import decode
 
 _PARSE: Final = "SELECT json_serialize_sql($1, skip_null := true, skip_empty := true, skip_default := true)"
@@ -82,20 +83,8 @@ def wanted_by(refresh_sql: str) -> Wanted:
         if len(statements) != 1:
             return Wanted()
         root = statements[0]["node"]
-        nodes = list(_nodes(root))
+        nodes = list(nodes_of(root))
         return Wanted(columns=_columns(nodes), bounds=tuple(_bounds(root, nodes, connection)))
-
-
-def _nodes(root: _Node) -> Iterator[_Node]:
-    """Yield every node of the tree."""
-    pending: list[Any] = [root]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            yield value
-            pending.extend(value.values())
-        elif isinstance(value, list):
-            pending.extend(value)
 
 
 def _columns(nodes: Iterable[_Node]) -> frozenset[str] | None:

@@ -44,7 +44,7 @@ from queryengine.manifest import (
 from queryengine.values import qualified
 from runtimeconf.errors import ConfigFault
 from runtimeconf.model import DatasetConfig, Documentation, RuntimeConfig, ViewConfig
-from system.temporary import ensure_temporary_directory
+from system.tmpdir import ensure_temporary_directory
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """
 The runs of a refresher: waiting, running and finished runs, and the schedule of the next ones.
 
-All refreshes go through one queue (`datasources.refresh.fair_queue`), whether requested by startup, the schedule or a
+All refreshes go through one queue (`datasources.refresh.load_queue`), whether requested by startup, the schedule or a
 caller. A dataset has at most one running and one queued run. A further request joins the queued run. If two callers
 send different `refresh_sql`, the later SQL applies to both, because a load replaces all data and the earlier result
 would be replaced immediately. The run is a full load if any request asks for one, and begins at the earliest requested
@@ -21,8 +21,8 @@ from typing import Unpack
 from datasources.control import RefreshOptions, RefreshRun
 from datasources.refresh import schedule
 from datasources.refresh.entries import DatasetEntry, DatasetTable, QueueEntry, views_last
-from datasources.refresh.fair_queue import FairQueue, joined
 from datasources.refresh.history import History
+from datasources.refresh.load_queue import LoadQueue, joined
 from datasources.snapshots.snapshot import refresh_sql_of
 from runtimeconf.model import RefreshMode
 from system.wallclock import utc_now
@@ -46,7 +46,7 @@ class Runs:
         chance: Callable[[], float],
     ) -> None:
         self._datasets, self._history, self._changed = datasets, history, changed
-        self._queue = FairQueue(places)
+        self._queue = LoadQueue(places)
         self._now, self._chance = now, chance
         self.is_scheduled = True  # whether runs are scheduled
         for entry in datasets:

@@ -28,7 +28,7 @@ from datasources.errors import SnapshotError, SourceError
 from datasources.sources.csv_files import HEADER_LOOKS_LIKE_DATA
 from datasources.sources.formats import UNNAMED, FileFormat, refuse_other_columns, refuse_repeated
 from datasources.sources.pinned_file import PinnedFile
-from datasources.sources.scratch import too_large
+from datasources.sources.scratch_files import too_large
 from datasources.sql import identifier, literal
 from runtimeconf.file_formats import EXCEL
 

@@ -20,7 +20,7 @@ from datasources.errors import SourceError
 from datasources.sources.format_detection import detect_format, limited_list
 from datasources.sources.formats import FileFormat
 from datasources.sources.pinned_file import SETTLED_S, Identity, PinnedFile, version_of
-from datasources.sources.scratch import ScratchSpace
+from datasources.sources.scratch_files import ScratchSpace
 from datasources.sources.source import Load
 from runtimeconf.file_formats import KINDS, FileParams, split_extension
 from runtimeconf.model import DatasetConfig

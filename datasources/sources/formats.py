@@ -15,7 +15,7 @@ import duckdb
 
 from datasources.errors import SourceError
 from datasources.sources.pinned_file import DESCRIPTORS, PinnedFile
-from datasources.sources.scratch import ScratchSpace
+from datasources.sources.scratch_files import ScratchSpace
 from datasources.sources.source import Scan, reason_for
 from datasources.sql import identifier, literals
 from queryengine.manifest import Column

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from queryengine.errors import StatementNotAllowedError
 from queryengine.gate.lexer import lower
+from queryengine.gate.node_kinds import nodes_of
 from queryengine.values import quoted
 
 #: The tables of a query, one of which must have the column whose lower-case name follows.
@@ -37,7 +38,7 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
         StatementNotAllowedError: A name could later mean something else, whatever the data.
     """
     tables = {lower(name) for name in _tables(tree)} | {"main", "runtime"}
-    expressions = {lower(entry["key"]) for one in _nodes(tree) for entry in one.get("cte_map", {}).get("map", ())}
+    expressions = {lower(entry["key"]) for one in nodes_of(tree) for entry in one.get("cte_map", {}).get("map", ())}
     _check_forms(tree)
     found: set[OwnColumn] = set()
     # Each node with the tables of the innermost query, or None outside subqueries, and the parameters of lambdas.
@@ -96,7 +97,7 @@ def _is_loose(names: list[str], tables: set[str], *, in_subquery: bool) -> bool:
 
 def _tables(node: Any) -> Iterator[str]:
     """Yield the names by which columns of tables can be qualified."""
-    for one in _nodes(node):
+    for one in nodes_of(node):
         if "class" not in one and one.get("type") in _TABLES:
             yield from (one.get("alias", ""), *one.get("qualified_name", {}).get("path", ()))
             yield one.get("function", {}).get("function_name", "")
@@ -109,7 +110,7 @@ def _check_forms(tree: Mapping[str, Any]) -> None:
     If that table lacked a column, its qualified name would mean the dataset's column.
     """
     dataset = _path(tree["node"]["from_table"])
-    for one in _nodes(tree):
+    for one in nodes_of(tree):
         if one.get("class") == "POSITIONAL_REFERENCE":
             raise StatementNotAllowedError("write the name of a column instead of its position.")
         if one.get("ref_type") == "NATURAL":
@@ -129,17 +130,6 @@ def _path(table: Mapping[str, Any]) -> list[str]:
 
 
 def _columns(node: Any) -> Iterator[list[str]]:
-    for one in _nodes(node):
+    for one in nodes_of(node):
         if one.get("class") == "COLUMN_REF":
             yield one["column_names"]
-
-
-def _nodes(node: Any) -> Iterator[dict[str, Any]]:
-    pending = [node]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, dict):
-            yield one
-            pending.extend(one.values())
-        elif isinstance(one, list):
-            pending.extend(one)

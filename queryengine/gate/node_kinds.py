@@ -1,6 +1,6 @@
-"""The allowlist of parse tree nodes: the allowed kinds of nodes, and the keys that each kind may have."""
+"""The nodes of parse trees, and the allowlist: the allowed kinds of nodes, and the keys that each kind may have."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from queryengine.errors import StatementNotAllowedError
@@ -110,6 +110,18 @@ _REFUSED: Final[Mapping[str, str]] = {
     "at_clause": "AT (VERSION or TIMESTAMP) is not allowed: a dataset has no history.",
     "export_state": "EXPORT_STATE is not allowed: it is internal to the engine.",
 }
+
+
+def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every node of *tree*, which is a node, or a list of nodes."""
+    pending = [tree]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            yield one
+            pending.extend(one.values())
+        elif isinstance(one, list):
+            pending.extend(one)
 
 
 def known(forms: Mapping[str, Form], kind: str, node: dict[str, Any]) -> Form:

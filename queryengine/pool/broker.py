@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from queryengine.engine import ActiveQuery
 from queryengine.pool import messages
-from queryengine.pool.fair_queue import RateLimits
 from queryengine.pool.frames import FrameError, Kind, encode
 from queryengine.pool.messages import (
     Active,
@@ -44,6 +43,7 @@ from queryengine.pool.messages import (
     decoded,
 )
 from queryengine.pool.slot_scheduler import ClientConnection, SlotScheduler
+from queryengine.pool.statement_queue import RateLimits
 from runtimeconf.model import QueryConfig
 from system.state_socket import StateSocket
 

@@ -33,7 +33,7 @@ from queryengine.errors import EngineBusyError, QueryCancelledError
 from queryengine.execution.instance import DuckDBBackend
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.statement_runner import StatementRunner, WaitForSlot
-from queryengine.pool.fair_queue import Admission, RateLimits
+from queryengine.pool.statement_queue import Admission, RateLimits
 from runtimeconf.model import RuntimeConfig
 from system.wallclock import utc_at
 

@@ -11,10 +11,10 @@ whose slots rotate requests another slot patiently. The request is granted while
 After that, it is granted only at the expense of a process that has more slots or an unused one. If more slots than
 processors rotate, one of them is recalled.
 
-A key that is alone may hold every slot (`FairQueue`). If a statement of another key has waited for a while, the newest
-statement of the first key is stopped, and its slot passes to the other key. The client repeats the stopped statement if
-none of its rows have been passed on. A repeated statement may wait until its time limit, and is the last one to be
-stopped again.
+A key that is alone may hold every slot (`StatementQueue`). If a statement of another key has waited for a while, the
+newest statement of the first key is stopped, and its slot passes to the other key. The client repeats the stopped
+statement if none of its rows have been passed on. A repeated statement may wait until its time limit, and is the last
+one to be stopped again.
 
 Some slots may be reserved for statements that were short before. A reserved slot serves only one statement, because it
 is recalled as soon as it is granted.
@@ -31,9 +31,9 @@ from functools import partial
 
 from queryengine.engine import ACTIVE_SQL_CHARACTERS
 from queryengine.errors import EngineBusyError
-from queryengine.pool.fair_queue import EntryState, FairQueue, QueueEntry, reclaim_s
 from queryengine.pool.frames import FrameDecoder, FrameError
 from queryengine.pool.messages import Admitted, Busy, Enter, Recall, Reclaimed, Said, Statement
+from queryengine.pool.statement_queue import EntryState, QueueEntry, StatementQueue, reclaim_s
 from runtimeconf.model import QueryConfig
 
 #: Seconds that a client process keeps a slot that another process needs for the same key.
@@ -132,7 +132,7 @@ class SlotScheduler:
     ) -> None:
         self._send = send
         self._processors = PROCESSORS
-        self._queue = FairQueue(
+        self._queue = StatementQueue(
             slots=limits.workers,
             max_queued=limits.max_queued,
             several_keys=several_keys,
@@ -281,7 +281,7 @@ class SlotScheduler:
         return statement in self._queued
 
     def _decided(self, statement: StatementRecord) -> None:
-        """Inform the client that its queued statement was admitted or evicted. `FairQueue` calls this."""
+        """Inform the client that its queued statement was admitted or evicted. `StatementQueue` calls this."""
         del self._queued[statement]
         del statement.client.queued[statement.id]
         if statement.entry.state is EntryState.ADMITTED:

@@ -156,14 +156,14 @@ def _add_top_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _top(invocation: Invocation) -> None:
-    from runtimeclient.dashboard import live  # noqa: PLC0415 (slow to import)
+    from runtimeclient.dashboard import interactive  # noqa: PLC0415 (slow to import)
 
     console, options = invocation.console, invocation.options
     with invocation.connect() as client:
         if options.once or not console.is_interactive or console.is_dumb:
-            console.write_line(live.one_screen(client, console))
+            console.write_line(interactive.one_screen(client, console))
         else:
-            live.show(client, console, options.interval)
+            interactive.show(client, console, options.interval)
 
 
 _TOP = Command(

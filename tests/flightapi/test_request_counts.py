@@ -16,8 +16,8 @@ from flightapi import commands
 from flightapi.protocol import messages
 from flightapi.request_counts import CREDIT_S, MAX_CLAIMS_OF_KEY, RequestCounts, Step
 from queryengine.errors import RateLimitError
-from queryengine.pool.fair_queue import WINDOW_S, RateLimits
 from queryengine.pool.inprocess import InProcessEngine
+from queryengine.pool.statement_queue import WINDOW_S, RateLimits
 from runtimeconf.model import KeyLimits, RuntimeConfig
 from tests.flightapi.endpoint import (
     Answer,

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runtimeclient.dashboard.live import DOWN, UP, Dialogue
-from runtimeclient.dashboard.screen import View, render
+from runtimeclient.dashboard.interactive import DOWN, UP, Dialogue
+from runtimeclient.dashboard.rendering import View, render
 from runtimeclient.dashboard.snapshot import Snapshot
 from runtimeclient.http.resources import ActiveQuery, ComponentStatus, DatasetStatus, StatementStatistics
 from runtimeclient.output.text import width

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from datasources.errors import SourceError
 from datasources.loading.columns import columns_of
 from datasources.sources.format_detection import format_named
-from datasources.sources.scratch import ScratchSpace
+from datasources.sources.scratch_files import ScratchSpace
 from runtimeconf.file_formats import FileParams
 from tests.datasources.sources.test_excel import of_cells
 from tests.datasources.support import new_load

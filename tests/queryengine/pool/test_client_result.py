@@ -15,7 +15,7 @@ import pytest
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Query, QueryEngine
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError, QueryTimeoutError
-from queryengine.pool import arbiter, client_result, fair_queue, worker
+from queryengine.pool import arbiter, client_result, statement_queue, worker
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
 from queryengine.pool.exchange import Exchange
@@ -313,7 +313,7 @@ def flood(
     make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Tier, EngineClient, Future[ClientResult]]]:
     """A key that holds both slots; its statement "newer", which is not over before it is stopped."""
-    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    monkeypatch.setattr(statement_queue, "RECLAIM_S", 0.0)
     tier = make_tier(workers=2, queue_timeout_s=0.5)
 
     def at_first_until_stopped(peer: Peer) -> None:

@@ -22,7 +22,7 @@ from queryengine.errors import (
 )
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.statement_result import StatementResult
-from queryengine.pool import fair_queue
+from queryengine.pool import statement_queue
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import MIB
@@ -116,7 +116,7 @@ def test_duckdbs_own_clock_is_a_time_limit_too(make_engine: MakeEngine) -> None:
 def test_a_statement_that_loses_its_slot_to_another_key_is_repeated(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    monkeypatch.setattr(statement_queue, "RECLAIM_S", 0.0)
     engine = make_engine(workers=2, queue_timeout_s=0.5)
     begun: list[Future[StatementResult]] = []
     for query_id in ("older", "newer"):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryengine.pool.fair_queue import WINDOW_S, RateLimits
+from queryengine.pool.statement_queue import WINDOW_S, RateLimits
 
 
 class Clock:

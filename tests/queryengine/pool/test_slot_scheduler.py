@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from queryengine.pool import fair_queue, slot_scheduler
+from queryengine.pool import slot_scheduler, statement_queue
 from queryengine.pool.slot_scheduler import MISSED_CHECKS
 from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted, busy, listed, runs
 from tests.queryengine.publishing import wait_until
@@ -63,7 +63,7 @@ def test_a_key_that_is_alone_holds_every_slot_until_another_waits(
     assert other.enter("o1", "other") == []
     assert flood.recalled() == {"f1"}, "no statement of the key begins in a slot that the other key should have"
     assert flood.heard() == [], "a statement has some time to end"
-    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    monkeypatch.setattr(statement_queue, "RECLAIM_S", 0.0)
     assert flood.heard() == [{"is": "reclaimed", "id": "f2"}]
     assert flood.heard() == [], "one is enough"
 
@@ -88,7 +88,7 @@ def test_a_repeated_statement_waits_as_long_as_it_may_and_is_the_last_to_be_stop
     wait_until(hear)
     assert heard == [busy("f4")], "the queue time-out is not for a repeated statement, though it is in front"
 
-    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    monkeypatch.setattr(statement_queue, "RECLAIM_S", 0.0)
     heard = other.enter("o", "other", repeated=True)
     assert heard == []
     assert flood.heard() == [{"is": "reclaimed", "id": "f1"}]
@@ -99,7 +99,7 @@ def test_a_repeated_statement_waits_as_long_as_it_may_and_is_the_last_to_be_stop
 def test_another_statement_is_stopped_if_the_first_does_not_end(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    monkeypatch.setattr(statement_queue, "RECLAIM_S", 0.0)
     monkeypatch.setattr(slot_scheduler, "RECLAIM_AGAIN_S", 0.0)
     bench = make_bench(workers=3)
     flood, other = bench.client(), bench.client()

@@ -1,5 +1,5 @@
 """
-The refresh queue, which decides which run starts next and which running load must give up its slot.
+The queue of loads, which decides which run starts next and which running load must give up its slot.
 
 Each load needs a slot, and there are two slots. Runs start in the order of their requests, with rules that prevent one
 key from keeping others waiting:
@@ -26,7 +26,7 @@ PATIENCE_S = 10.0
 _LEAST_PLACES = 2
 
 
-class FairQueue:
+class LoadQueue:
     """The runs that wait for one of *places* slots, and those that have one. Guarded by the refresher's condition."""
 
     def __init__(self, places: int) -> None:

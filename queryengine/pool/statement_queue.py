@@ -13,8 +13,8 @@ time, but not the result. Each alternative is worse for one of the two keys. Wai
 the other key, because the queue timeout is shorter than the time limit. Always keeping a slot free would refuse
 statements of the first key although a worker is idle.
 
-`FairQueue` makes the decisions and is not thread-safe. The broker calls it directly. `Admission` makes threads wait for
-its decisions. `RateLimits` counts the requests within a minute.
+`StatementQueue` makes the decisions and is not thread-safe. The broker calls it directly. `Admission` makes threads
+wait for its decisions. `RateLimits` counts the requests within a minute.
 """
 
 import enum
@@ -58,7 +58,7 @@ class EntryState(enum.Enum):
 @dataclass(eq=False, slots=True)
 class QueueEntry:
     """
-    A statement in a `FairQueue`. *on_decision* is called when a queued entry is admitted or evicted.
+    A statement in a `StatementQueue`. *on_decision* is called when a queued entry is admitted or evicted.
 
     A *patient* entry can wait, because its process will soon have its own free slot. A *short* entry is expected to end
     soon. It `is_reserve` if it holds a slot that is reserved for short entries.
@@ -72,7 +72,7 @@ class QueueEntry:
     is_reserve: bool = False
 
 
-class FairQueue:
+class StatementQueue:
     """
     A queue in which at most *slots* statements run at once and at most *max_queued* wait.
 
@@ -241,7 +241,7 @@ class Admission:
 
     def __init__(self, limits: QueryConfig, *, several_keys: bool = True) -> None:
         self._lock = threading.Lock()
-        self.queue = FairQueue(slots=limits.workers, max_queued=limits.max_queued, several_keys=several_keys)
+        self.queue = StatementQueue(slots=limits.workers, max_queued=limits.max_queued, several_keys=several_keys)
         self._queue_timeout_s = limits.queue_timeout_s
         self._running: dict[QueueEntry, Interruption] = {}  # statements with a key, in the order of admission
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from datasources.control import RefreshRun
 from datasources.refresh.entries import DatasetEntry, QueueEntry
-from datasources.refresh.fair_queue import PATIENCE_S, FairQueue, joined
+from datasources.refresh.load_queue import PATIENCE_S, LoadQueue, joined
 from runtimeconf.model import DatasetConfig, MaterializedView
 
 #: The clock: it requests what no caller does.
@@ -20,7 +20,7 @@ class Queue:
     """A queue of two places, with what began, in order, as `DATASET` or `DATASET of CALLER`."""
 
     def __init__(self, places: int = 2) -> None:
-        self.queue = FairQueue(places)
+        self.queue = LoadQueue(places)
         self.began: list[str] = []
         self.running: dict[str, QueueEntry] = {}
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from system.temporary import ensure_temporary_directory
+from system.tmpdir import ensure_temporary_directory
 from tests.operating_system.programs import printed, run
 
 CODE = """
     import os, resource, sys, tempfile
     from pathlib import Path
-    from system.temporary import ensure_temporary_directory
+    from system.tmpdir import ensure_temporary_directory
     os.environ.pop("TMPDIR", None)
     before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError, QueryCancelledError
-from queryengine.pool import fair_queue
-from queryengine.pool.fair_queue import Admission, EntryState, FairQueue, QueueEntry
+from queryengine.pool import statement_queue
+from queryengine.pool.statement_queue import Admission, EntryState, QueueEntry, StatementQueue
 from runtimeconf.model import QueryConfig
 from tests.queryengine.asking import begin
 from tests.queryengine.publishing import wait_until
@@ -26,7 +26,7 @@ from tests.queryengine.publishing import wait_until
     ],
 )
 def test_the_order_of_statements(arrivals: str, order: str) -> None:
-    queue = FairQueue(slots=1, max_queued=16)
+    queue = StatementQueue(slots=1, max_queued=16)
     admitted: list[str] = []
     entries = {name: queue.join(name.rstrip("0123456789"), partial(admitted.append, name)) for name in arrivals.split()}
     admitted.insert(0, arrivals.split(maxsplit=1)[0])  # at once, which is no decision on a queued entry
@@ -70,7 +70,7 @@ def test_who_may_hold_every_slot(slots: int, key: str, several_keys: bool) -> No
 
 
 def test_a_slot_is_kept_for_another_key_only_while_that_is_active(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = FairQueue(slots=2, max_queued=8)
+    queue = StatementQueue(slots=2, max_queued=8)
     decided: list[str] = []
 
     def join(name: str) -> QueueEntry:
@@ -83,7 +83,7 @@ def test_a_slot_is_kept_for_another_key_only_while_that_is_active(monkeypatch: p
     queue.admit_due()
     assert second.state is EntryState.QUEUED, "another key has just run a statement"
 
-    monkeypatch.setattr(fair_queue, "ALONE_S", 0.0)
+    monkeypatch.setattr(statement_queue, "ALONE_S", 0.0)
     queue.admit_due()
     assert decided == ["k2"]
     assert queue.holder_of_all == "k"
@@ -103,7 +103,7 @@ def ignore() -> None:
 
 
 def test_a_limit_of_its_own_holds_for_a_key_that_is_alone() -> None:
-    queue = FairQueue(slots=3, max_queued=8)
+    queue = StatementQueue(slots=3, max_queued=8)
 
     entries = [queue.join("k", ignore, most=2) for _ in range(3)]
 
@@ -112,18 +112,18 @@ def test_a_limit_of_its_own_holds_for_a_key_that_is_alone() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "wait"]), st.integers(0, 3)), max_size=60))
 def test_a_key_that_comes_back_takes_a_slot_from_one_that_holds_all(steps: list[tuple[str, int]]) -> None:
-    queue = FairQueue(slots=3, max_queued=1000)
+    queue = StatementQueue(slots=3, max_queued=1000)
     entries: list[QueueEntry] = []
     with pytest.MonkeyPatch.context() as patch:
         for step, number in steps:
-            patch.setattr(fair_queue, "ALONE_S", 0.0 if step == "wait" else 1000.0)
+            patch.setattr(statement_queue, "ALONE_S", 0.0 if step == "wait" else 1000.0)
             queue.admit_due()
             if step == "enter":
                 entries.append(queue.join(f"key {number}", ignore))
             elif step == "leave" and entries:
                 queue.leave(entries.pop(number % len(entries)))
 
-        patch.setattr(fair_queue, "ALONE_S", 1000.0)
+        patch.setattr(statement_queue, "ALONE_S", 1000.0)
         newcomer = queue.join("newcomer", ignore)
         for _ in range(3):  # What the scheduler does, as often as there are slots at most.
             if (holder := queue.holder_of_all) is None:
@@ -136,7 +136,7 @@ def test_a_key_that_comes_back_takes_a_slot_from_one_that_holds_all(steps: list[
 
 
 def test_a_patient_statement_blocks_no_slot_for_another_key() -> None:
-    queue = FairQueue(slots=2, max_queued=8, patient_slots=1)
+    queue = StatementQueue(slots=2, max_queued=8, patient_slots=1)
     decided: list[str] = []
     running = queue.join("flood", partial(decided.append, "running"))
     queue.join("flood", partial(decided.append, "patient"), patient=True)
@@ -242,7 +242,7 @@ def test_a_waiting_thread_that_the_server_ends_leaves_the_queue(monkeypatch: pyt
 
 
 def test_a_thread_takes_a_slot_from_a_key_that_holds_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    monkeypatch.setattr(statement_queue, "RECLAIM_S", 0.0)
     admission = admission_of(workers=2)
     older, newer = Interruption(), Interruption()
     admission.enter("flood", older)
@@ -260,7 +260,7 @@ def test_a_thread_takes_a_slot_from_a_key_that_holds_all(monkeypatch: pytest.Mon
 
 
 def test_reserved_slots_are_for_short_statements() -> None:
-    queue = FairQueue(slots=4, max_queued=8, several_keys=False, reserved=2)
+    queue = StatementQueue(slots=4, max_queued=8, several_keys=False, reserved=2)
     decided: list[str] = []
 
     def join(name: str, *, short: bool = False) -> QueueEntry:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TextIO
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.dashboard.screen import HELP, View, render
+from runtimeclient.dashboard.rendering import HELP, View, render
 from runtimeclient.dashboard.snapshot import Poller, take
 from runtimeclient.output.terminal import Console
 from runtimeclient.output.writer import TextStream
