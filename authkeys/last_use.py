@@ -31,9 +31,8 @@ _END = 32_503_680_000
 class LastUse:
     """The key uses that this process has not yet written to *state_dir*. Thread-safe."""
 
-    def __init__(self, state_dir: Path, write_after_s: float = WRITE_AFTER_S) -> None:
+    def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
-        self._write_after_s = write_after_s
         self._used: dict[str, float] = {}
         self._is_due = False
 
@@ -42,7 +41,7 @@ class LastUse:
         self._used[fingerprint] = time.time()
         if not self._is_due:
             self._is_due = True
-            timer = threading.Timer(self._write_after_s, self.write)
+            timer = threading.Timer(WRITE_AFTER_S, self.write)
             timer.daemon = True
             timer.start()
 
