@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from queryengine.errors import SqlSyntaxError, StatementNotAllowedError
-from queryengine.gate.lexer import check_number, lower
+from queryengine.gate.lexer import check_number, check_text, lower
 
 #: The delimiter of text that `binding.bound` replaces. Statements with a NUL are refused, so callers cannot write it.
 MARK: Final = "\0"
@@ -86,13 +86,7 @@ def check_size(sql: str) -> None:
     """
     if MARK in sql:
         raise SqlSyntaxError("The statement contains a NUL character: write chr(0) instead.")
-    if not sql.isascii():
-        try:
-            sql.encode()
-        except UnicodeEncodeError:
-            raise SqlSyntaxError(
-                "The statement contains a lone surrogate, which is not a valid character: send UTF-8."
-            ) from None
+    check_text(sql)
     depth = 0
     for count, match in enumerate(_TOKEN.finditer(sql)):
         if count == MAX_TOKENS:
