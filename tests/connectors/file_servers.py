@@ -15,8 +15,7 @@ from typing import Any
 import trustme
 
 from tests.cluster.clusters import is_open
-from tests.datasources.support import wait_for
-from tests.system.harness import free_port
+from tests.system.harness import free_port, wait_for
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # It uses asyncore where the standard library has it.

@@ -3,12 +3,11 @@
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import duckdb
 import pytest
@@ -22,24 +21,12 @@ from datasources.sources.source import Load
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, read_manifest, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
 from tests.open_files import open_files
-
-_T = TypeVar("_T")
+from tests.system.harness import wait_for
 
 #: Starts refreshers over the state directory of a test: see the fixture `start`.
 Start = Callable[..., Refresher]
 
 MIB = 1024 * 1024
-
-
-def wait_for(condition: Callable[[], _T | None], what: str, patience_s: float = 60.0) -> _T:
-    """Return the first true value of *condition*."""
-    end = time.monotonic() + patience_s
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise AssertionError(f"waited {patience_s:g} s for {what}")
 
 
 @contextmanager

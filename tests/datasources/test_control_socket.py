@@ -42,8 +42,8 @@ from datasources.refresh.control_socket import (
 )
 from queryengine.manifest import Manifest, write_manifest
 from system.errors import StateDirectoryError
-from tests.datasources.support import wait_for
 from tests.queryengine.test_manifest import FLIGHTS
+from tests.system.harness import wait_for
 
 STATE = DatasetState(
     from_="file:a.csv",

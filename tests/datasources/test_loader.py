@@ -39,8 +39,8 @@ from tests.datasources.support import (
     meanwhile,
     rows,
     verify,
-    wait_for,
 )
+from tests.system.harness import wait_for
 
 #: One call of a function, which no interrupt stops; and a statement that listens to one.
 DEAF = "SELECT levenshtein(repeat('a', 200000) || a, repeat('b', 200000)) AS x FROM d"

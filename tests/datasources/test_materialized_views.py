@@ -20,17 +20,8 @@ from queryengine.manifest import SNAPSHOT_DIRECTORY
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load
 from runtimeconf.model import AuthConfig, DatasetConfig, NamedKey, RuntimeConfig, Scope, ViewConfig
-from tests.datasources.support import (
-    Start,
-    accelerated,
-    configure,
-    finished,
-    new_load,
-    served,
-    settled,
-    state,
-    wait_for,
-)
+from tests.datasources.support import Start, accelerated, configure, finished, new_load, served, settled, state
+from tests.system.harness import wait_for
 
 
 def resolved(config: RuntimeConfig) -> RuntimeConfig:

@@ -26,8 +26,8 @@ from tests.datasources.support import (
     served,
     settled,
     state,
-    wait_for,
 )
+from tests.system.harness import wait_for
 
 
 def tick(refresher: Refresher, clock: list[float], time_s: float) -> None:

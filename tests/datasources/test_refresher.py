@@ -25,9 +25,9 @@ from tests.datasources.support import (
     served,
     settled,
     state,
-    wait_for,
 )
 from tests.datasources.test_refresh_runs import Slow, tick
+from tests.system.harness import wait_for
 
 # --- loading and refreshing -------------------------------------------------------------------------------------------
 

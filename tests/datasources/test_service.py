@@ -26,8 +26,9 @@ from system.errors import StateDirectoryError
 from system.lock import LOCK_NAME, StateLock
 from system.process_usage import children
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import accelerated, builder, configure, declare, finished, served, wait_for
+from tests.datasources.support import accelerated, builder, configure, declare, finished, served
 from tests.datasources.test_snapshot import flip
+from tests.system.harness import wait_for
 
 #: Starts services over the state directory of a test: see the fixture `start`.
 Start = Callable[..., DatasetService]

@@ -15,8 +15,9 @@ from nodes.node import Node
 from nodes.publisher import Publisher
 from runtimeconf.model import DatasetConfig, RuntimeConfig, SharingRole
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import accelerated, configure, finished, served, wait_for
+from tests.datasources.support import accelerated, configure, finished, served
 from tests.nodes.storage_server import SharedStorage
+from tests.system.harness import wait_for
 
 
 @contextmanager

@@ -7,9 +7,10 @@ import pytest
 
 from nodes.documents import LEASE, MANIFEST, STATE, SharedState
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest
-from tests.datasources.support import accelerated, wait_for
+from tests.datasources.support import accelerated
 from tests.datasources.test_snapshot import flip
 from tests.nodes.fleet import Fleet
+from tests.system.harness import wait_for
 
 pytestmark = pytest.mark.plugin
 

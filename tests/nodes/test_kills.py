@@ -18,9 +18,9 @@ import pytest
 from nodes.documents import MANIFEST, SharedManifest
 from queryengine.manifest import ManifestError, read_manifest, snapshot_path
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import wait_for
 from tests.nodes.node_process import ID_NAME
 from tests.nodes.storage_server import SharedStorage, storage_process
+from tests.system.harness import wait_for
 
 pytestmark = pytest.mark.plugin
 

@@ -19,9 +19,10 @@ from queryengine.manifest import SNAPSHOT_DIRECTORY, parquet_file, read_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig, Documentation, EngineConfig, SharingRole
 from system.addresses import Address
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import accelerated, deadline, declare, finished, served, wait_for
+from tests.datasources.support import accelerated, deadline, declare, finished, served
 from tests.file_limit import file_limit
 from tests.nodes.fleet import Fleet
+from tests.system.harness import wait_for
 
 pytestmark = pytest.mark.plugin
 

@@ -25,8 +25,7 @@ from runtimeconf.model import (
 )
 from runtimeconf.secret import Secret
 from telemetry.memory import Memory
-from tests.datasources.support import wait_for
-from tests.system.harness import K1, K2
+from tests.system.harness import K1, K2, wait_for
 
 PATIENCE_S = 60.0
 

@@ -19,11 +19,10 @@ from mcpapi.server import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import AuthConfig, DatasetRule, Documentation, KeyLimits, McpConfig, RuntimeConfig, Scope
 from runtimeconf.secret import Secret
-from tests.datasources.support import wait_for
 from tests.sqlapi.conftest import running_on
 from tests.sqlapi.harness import WITH_KEY, Answer, Header, call, logged, sql
 from tests.sqlapi.test_named_keys import named
-from tests.system.harness import K1, K2
+from tests.system.harness import K1, K2, wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

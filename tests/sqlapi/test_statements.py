@@ -29,9 +29,8 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import AuthConfig, QueryConfig, RuntimeConfig
 from sqlapi.errors import AnswerCutError
 from sqlapi.statements import READ_AHEAD_BYTES
-from tests.datasources.support import wait_for
 from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged, sql
-from tests.system.harness import K1, K2
+from tests.system.harness import K1, K2, wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

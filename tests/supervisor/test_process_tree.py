@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.datasources.support import wait_for
+from tests.system.harness import wait_for
 from tests.system.processes import is_stopped, shown
 
 #: A program that runs a supervisor, with parts and settings from its argument.

@@ -33,10 +33,11 @@ from tests.datasources.sources.loads import (
     time_out_repeatedly,
     types,
 )
-from tests.datasources.support import builder, deadline, refusal, wait_for
+from tests.datasources.support import builder, deadline, refusal
 from tests.flightapi.endpoint import Endpoint, serving
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
+from tests.system.harness import wait_for
 
 KEY = "second-Vb7nM4cX1zL8kJ5hG2fD9sA6pO3iU0yT"
 KEY_SET = KeySet([Secret(KEY)], b"salt of the other")

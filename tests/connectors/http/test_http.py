@@ -26,18 +26,9 @@ from tests.datasources.sources.loads import (
     version_of,
 )
 from tests.datasources.sources.test_excel import by_openpyxl
-from tests.datasources.support import (
-    Start,
-    connections_to,
-    deadline,
-    files_below,
-    open_below,
-    served,
-    state,
-    wait_for,
-)
+from tests.datasources.support import Start, connections_to, deadline, files_below, open_below, served, state
 from tests.file_limit import file_limit
-from tests.system.harness import free_port
+from tests.system.harness import free_port, wait_for
 from tests.web_server import LONG_AGO, NOW, File, WebServer, saying, serving
 
 CSV = b"a,b\n1,x\n"

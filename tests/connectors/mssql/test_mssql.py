@@ -39,7 +39,8 @@ from tests.connectors.mssql.mssql_server import (
 from tests.connectors.mssql.mssql_values import EAST, END, NOON
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import load, load_in_process, scan, time_out_repeatedly, types
-from tests.datasources.support import builder, deadline, files_below, refusal, rows, wait_for
+from tests.datasources.support import builder, deadline, files_below, refusal, rows
+from tests.system.harness import wait_for
 
 REACHED = "The SQL Server cannot be reached: "
 OTHER_HOST = "TLS with it failed: the certificate does not match the host name; wildcard certificates are not accepted."

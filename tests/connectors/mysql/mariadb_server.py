@@ -14,8 +14,7 @@ import pymysql
 import pytest
 import trustme
 
-from tests.datasources.support import wait_for
-from tests.system.harness import free_port
+from tests.system.harness import free_port, wait_for
 
 USER, PASSWORD = "owner", "pass'word of \\ the tést €"
 

@@ -20,7 +20,8 @@ from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.connectors.mysql.mariadb_server import MariadbServer
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import check_values, load, load_in_process, scan, time_out_repeatedly, types
-from tests.datasources.support import builder, deadline, refusal, rows, wait_for
+from tests.datasources.support import builder, deadline, refusal, rows
+from tests.system.harness import wait_for
 
 pytestmark = pytest.mark.exhaustive  # they share one server, whose start takes seconds
 

@@ -12,8 +12,7 @@ import adbc_driver_postgresql.dbapi
 import pytest
 
 from tests.connectors.postgres.postgres_server import PASSWORD, PORT, USER, PostgresServer
-from tests.datasources.support import wait_for
-from tests.system.harness import free_port
+from tests.system.harness import free_port, wait_for
 
 #: PgBouncer does not run as root; this is the user nobody on Linux.
 _NOBODY = 65534

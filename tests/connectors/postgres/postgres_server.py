@@ -19,7 +19,7 @@ from typing import Any
 import adbc_driver_postgresql.dbapi
 import pytest
 
-from tests.datasources.support import wait_for
+from tests.system.harness import wait_for
 
 PORT = "5432"
 USER, PASSWORD = "owner", "pass'word of \\ the test"

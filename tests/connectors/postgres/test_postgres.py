@@ -29,7 +29,8 @@ from tests.datasources.sources.loads import (
     time_out_repeatedly,
     types,
 )
-from tests.datasources.support import builder, deadline, refusal, rows, wait_for
+from tests.datasources.support import builder, deadline, refusal, rows
+from tests.system.harness import wait_for
 
 Table = Callable[..., DatasetConfig]
 

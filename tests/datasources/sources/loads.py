@@ -28,7 +28,8 @@ from runtimeconf.fields import ScalarField
 from runtimeconf.model import DatasetConfig
 from runtimeconf.plugins import CONNECTORS
 from runtimeconf.yaml_reader import Scalar
-from tests.datasources.support import builder, deadline, files_below, new_load, refusal, rows, wait_for
+from tests.datasources.support import builder, deadline, files_below, new_load, refusal, rows
+from tests.system.harness import wait_for
 
 # --- datasets ---------------------------------------------------------------------------------------------------------
 
