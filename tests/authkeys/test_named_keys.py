@@ -27,8 +27,8 @@ SCOPE = Scope(relations=frozenset({"a"}), rules=(RULE,))
 OTHER = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
 
 
-def hashed(text: str, name: str = "dash", **fields: object) -> NamedKey:
-    return NamedKey(name=name, sha256=sha256(text.encode()).digest(), **fields)  # type: ignore[arg-type]
+def hashed(text: str, **fields: object) -> NamedKey:
+    return NamedKey(name="dash", sha256=sha256(text.encode()).digest(), **fields)  # type: ignore[arg-type]
 
 
 def test_a_key_is_found_by_its_digest_with_what_it_may_do() -> None:

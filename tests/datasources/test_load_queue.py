@@ -19,8 +19,8 @@ CLOCK = None
 class Queue:
     """A queue of two places, with what began, in order, as `DATASET` or `DATASET of CALLER`."""
 
-    def __init__(self, places: int = 2) -> None:
-        self.queue = LoadQueue(places)
+    def __init__(self) -> None:
+        self.queue = LoadQueue(2)
         self.began: list[str] = []
         self.running: dict[str, QueueEntry] = {}
 

@@ -262,7 +262,6 @@ def test_r18_content_that_differs_from_the_manifest_is_detected(tmp_path: Path) 
 
 BY_A = IndexConfig(columns=("a",))
 BY_B = IndexConfig(columns=("b",))
-BY_C = IndexConfig(columns=("c",))
 UNIQUE_A = IndexConfig(columns=("A",), unique=True)
 
 

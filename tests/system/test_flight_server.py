@@ -66,8 +66,8 @@ def channel_to(server: FlightServer) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def do_get(channel: grpc.Channel, sql: str, key: str = K1) -> Any:
-    return channel.stream_stream(PATHS["DoGet"])(iter([ticket(sql.encode())]), metadata=bearer(key))
+def do_get(channel: grpc.Channel, sql: str) -> Any:
+    return channel.stream_stream(PATHS["DoGet"])(iter([ticket(sql.encode())]), metadata=bearer(K1))
 
 
 def rows(server: FlightServer, sql: str) -> Any:

@@ -166,8 +166,8 @@ def elsewhere() -> Iterator[socket.socket]:
         yield listener
 
 
-def declare_plain(server: Plain, host: str = "127.0.0.1") -> DatasetConfig:
-    return declare({"flightsql_endpoint": f"grpc://{host}:{server.port}", "flightsql_token": KEY})
+def declare_plain(server: Plain) -> DatasetConfig:
+    return declare({"flightsql_endpoint": f"grpc://127.0.0.1:{server.port}", "flightsql_token": KEY})
 
 
 @pytest.fixture(scope="module")

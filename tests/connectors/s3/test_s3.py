@@ -73,8 +73,8 @@ LIST = (
 ENTRY = b"<Contents><Key>d/%s</Key><ETag>%s</ETag><Size>8</Size></Contents>"
 
 
-def listing(*entries: tuple[bytes, bytes], more: bytes = b"") -> File:
-    return File(LIST % (b"".join(ENTRY % entry for entry in entries) + more), tag=None)
+def listing(*entries: tuple[bytes, bytes]) -> File:
+    return File(LIST % b"".join(ENTRY % entry for entry in entries), tag=None)
 
 
 LIST_TARGET = "/bucket/?list-type=2&encoding-type=url&prefix=d%2F"

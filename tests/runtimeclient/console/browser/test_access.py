@@ -12,7 +12,6 @@ from tests.system.harness import REPOSITORY
 
 #: `make console-test` puts the libraries of the page and of its tests here.
 MODULES = Path(os.environ.get("CONSOLE_NODE_MODULES", REPOSITORY / ".venv/console/node_modules"))
-NAME_OF_FOCUSED = "(e => e.getAttribute('aria-label') || e.textContent)(document.activeElement)"
 AXE = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
 
 
