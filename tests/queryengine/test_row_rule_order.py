@@ -1,0 +1,26 @@
+"""The order of the rows that a key with rules sees, and names of columns in its rules."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from runtimeconf.model import DatasetRule, Scope
+from tests.queryengine.test_row_rules import answer, start
+
+
+def within(dataset: str, **rule: object) -> Scope:
+    return Scope(relations=frozenset({dataset}), rules=(DatasetRule(dataset=dataset, **rule),))  # type: ignore[arg-type]
+
+
+def test_no_name_of_a_column_stands_for_the_position_of_a_row(tmp_path: Path) -> None:
+    position = "position of the row"
+    sql = f"SELECT 9 - i AS \"{position}\", i % 2 AS a, {{'rowid': -i}} AS p FROM range(6) t(i)"
+    view = f'SELECT a, "{position}" FROM p ORDER BY 2'
+    with ExitStack() as running:
+        engine = start(running, tmp_path, {"p": sql}, {"sorted": view})
+        query = f'SELECT string_agg("{position}") AS s, count(COLUMNS(*)) FROM {{}}'
+        for dataset, scope, expected in (
+            ("p", within("p", row_filter="a = 1"), b'[{"s":"8,6,4","position of the row":3,"a":3,"p":3}]'),
+            ("p", within("p", masks=(("a", "5"),)), b'[{"s":"9,8,7,6,5,4","position of the row":6,"a":6,"p":6}]'),
+            ("sorted", within("sorted", row_filter="a = 1"), b'[{"s":"4,6,8","a":3,"position of the row":3}]'),
+        ):
+            assert answer(engine, query.format(dataset), scope) == expected
