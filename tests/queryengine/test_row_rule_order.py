@@ -24,3 +24,15 @@ def test_no_name_of_a_column_stands_for_the_position_of_a_row(tmp_path: Path) ->
             ("sorted", within("sorted", row_filter="a = 1"), b'[{"s":"4,6,8","a":3,"position of the row":3}]'),
         ):
             assert answer(engine, query.format(dataset), scope) == expected
+
+
+def test_a_rule_may_name_columns_and_types_that_are_called_like_a_function(tmp_path: Path) -> None:
+    sql = "SELECT UUID '00000000-0000-0000-0000-000000000001' AS uuid, 1 AS random, 2 AS rand"
+    with ExitStack() as running:
+        engine = start(running, tmp_path, {"t": sql}, {})
+        rule = {"row_filter": "uuid = UUID '00000000-0000-0000-0000-000000000001' AND t.random = 1"}
+        assert answer(engine, "SELECT rand FROM t", within("t", masks=(("rand", "rand + random"),), **rule)) == (
+            b'[{"rand":3}]'
+        )
+        for call in ("random() < 2", "random /**/ () < 2", '"random"() < 2', "uuid() <> uuid", "t.rand < rand()"):
+            assert b"DatasetNotLoadedError" in answer(engine, "SELECT rand FROM t", within("t", row_filter=call))
