@@ -27,6 +27,7 @@ from queryengine.errors import DatasetNotLoadedError
 from queryengine.execution.cursors import KEY_MACROS
 from queryengine.execution.definitions import Definitions
 from queryengine.execution.duckdb_errors import Fault, fault_of
+from queryengine.execution.views import BY_VALUES
 from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule, KeyCatalog
 from queryengine.values import qualified, quoted, split_relation
@@ -255,7 +256,7 @@ class KeyCatalogs:
             # others. And the rows are sorted, because threads would otherwise cut the copy into pieces where the source
             # was cut, and the size of a piece would tell how many rows of it are missing.
             if table is None:
-                order = "row_number() OVER ()" if self._definitions.is_sorted(name) else "ALL"
+                order = "row_number() OVER ()" if self._definitions.is_sorted(name) else BY_VALUES
                 rows = f"FROM ({rows}) ORDER BY {order}"
             source = rows, is_constant
             copy = self._copies.get(source)

@@ -3,12 +3,36 @@
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from runtimeconf.model import DatasetRule, Scope
 from tests.queryengine.test_row_rules import answer, start
 
 
 def within(dataset: str, **rule: object) -> Scope:
     return Scope(relations=frozenset({dataset}), rules=(DatasetRule(dataset=dataset, **rule),))  # type: ignore[arg-type]
+
+
+#: Pairs of values that compare as equal, but are not shown alike.
+EQUAL = {
+    "zeros": ("DOUBLE '-0.0'", "DOUBLE '0.0'"),
+    "lists of zeros": ("[DOUBLE '-0.0']", "[DOUBLE '0.0']"),
+    "intervals": ("INTERVAL '1 month'", "INTERVAL '30 days'"),
+    "a collation": ("'a' COLLATE nocase", "'A' COLLATE nocase"),
+}
+
+
+@pytest.mark.parametrize("values", EQUAL)
+def test_hidden_values_do_not_decide_the_order_of_values_that_compare_as_equal(tmp_path: Path, values: str) -> None:
+    one, other = EQUAL[values]
+    shown = set()
+    for number, (even, odd) in enumerate(((one, other), (other, one))):
+        sql = f"SELECT CASE WHEN i % 2 = 0 THEN {even} ELSE {odd} END AS v, i AS hidden FROM range(6) t(i)"
+        with ExitStack() as running:
+            engine = start(running, tmp_path / str(number), {"t": sql}, {"seen": "SELECT v FROM t"})
+            shown.add(answer(engine, "SELECT v::VARCHAR AS v FROM seen", Scope(relations=frozenset({"seen"}))))
+    (rows,) = shown
+    assert rows.count(b'"v"') == 6
 
 
 def test_no_name_of_a_column_stands_for_the_position_of_a_row(tmp_path: Path) -> None:
