@@ -27,6 +27,7 @@ from queryengine.errors import DatasetNotLoadedError
 from queryengine.execution.cursors import KEY_MACROS
 from queryengine.execution.definitions import Definitions
 from queryengine.execution.duckdb_errors import Fault, fault_of
+from queryengine.execution.views import BY_VALUES
 from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule, KeyCatalog
 from queryengine.values import qualified, quoted, split_relation
@@ -51,9 +52,6 @@ _ENUM: Final = re.compile(r"""ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)|("(?:[^"]|"")*"
 _LEAST_BYTES: Final = 64 * 1024
 
 _USED = "SELECT sum(memory_usage_bytes + temporary_storage_bytes) FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'"
-
-#: The column with a row's position in its dataset, or in a view that fixes the order of its rows.
-_POSITION: Final = '"position of the row"'
 
 #: The source of a copy: the SQL of its rows in order, and whether the data alone determines them. If not, the copy is
 #: always refilled.
@@ -257,12 +255,9 @@ class KeyCatalogs:
             # Hidden rows must not decide the order either: their number may decide in which order a join gives the
             # others. And the rows are sorted, because threads would otherwise cut the copy into pieces where the source
             # was cut, and the size of a piece would tell how many rows of it are missing.
-            if table is None and not self._definitions.is_sorted(name):
-                rows = f"FROM ({rows}) ORDER BY ALL"
-            else:
-                if table is None:
-                    rows = f"FROM ({rows}) SELECT *, row_number() OVER () AS {_POSITION}"
-                rows = f"FROM ({rows}) SELECT * EXCLUDE ({_POSITION}) ORDER BY {_POSITION}"
+            if table is None:
+                order = "row_number() OVER ()" if self._definitions.is_sorted(name) else BY_VALUES
+                rows = f"FROM ({rows}) ORDER BY {order}"
             source = rows, is_constant
             copy = self._copies.get(source)
             if copy is None:
@@ -355,7 +350,7 @@ def rows_of(
     cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_out: bool = False, table: str | None = None
 ) -> str:
     """
-    Return the SQL of the rows, columns and values that *rule* makes visible, with `_POSITION` if they are from *table*.
+    Return the SQL of the rows, columns and values that *rule* makes visible, in the order of *table* if there is one.
 
     A column becomes text if its type is an ENUM that may list values of hidden rows or masked values.
 
@@ -399,7 +394,7 @@ def rows_of(
     sql = f"SELECT {', '.join(items)} {source}"
     if [*_columns(cursor, sql)] != [named[column] for column in listed]:
         raise UnfitRuleError("a mask returns more than one column")
-    return sql if table is None else f"SELECT {', '.join(items)}, {alias}.rowid AS {_POSITION} {source}"
+    return sql if table is None else f"{sql} ORDER BY {alias}.rowid"
 
 
 def _check_own_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:

@@ -94,7 +94,8 @@ def _expression(
     tokens = scan(sql)  # Its brackets match, so in parentheses it is one expression or cannot be parsed.
     if tokens.size_without_end == 0 or tokens.separators:
         raise SqlSyntaxError("write one expression, without a semicolon.")
-    if volatile := sorted({token.name for token in tokens.tokens if token.name} & _VOLATILE):
+    called = {token.name for token, following in pairwise(tokens.tokens) if token.name and following.text == "("}
+    if volatile := sorted(called & _VOLATILE):
         raise StatementNotAllowedError(f"'{volatile[0]}' returns a different value on each call.")
     words = [token.word for token in tokens.tokens]
     if "tablesample" in words or ("using", "sample") in pairwise(words):

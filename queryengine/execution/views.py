@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import StatementError
@@ -16,8 +17,11 @@ _ONE_QUERY = (
     "a view that it reads."
 )
 
+#: The order of rows by all their values. Values such as 0.0 and -0.0 compare as equal, so their text decides.
+BY_VALUES: Final = "COLUMNS(*), encode(CAST(COLUMNS(*) AS VARCHAR))"
+
 #: What the runtime puts before and after the SQL of a materialized view that does not fix the order of its rows.
-_BEFORE_SORTED, _AFTER_SORTED = "FROM (\n", "\n) ORDER BY ALL"
+_BEFORE_SORTED, _AFTER_SORTED = "FROM (\n", f"\n) ORDER BY {BY_VALUES}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

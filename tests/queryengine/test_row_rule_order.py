@@ -1,0 +1,62 @@
+"""The order of the rows that a key with rules sees, and names of columns in its rules."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.model import DatasetRule, Scope
+from tests.queryengine.test_row_rules import answer, start
+
+
+def within(dataset: str, **rule: object) -> Scope:
+    return Scope(relations=frozenset({dataset}), rules=(DatasetRule(dataset=dataset, **rule),))  # type: ignore[arg-type]
+
+
+#: Pairs of values that compare as equal, but are not shown alike.
+EQUAL = {
+    "zeros": ("DOUBLE '-0.0'", "DOUBLE '0.0'"),
+    "lists of zeros": ("[DOUBLE '-0.0']", "[DOUBLE '0.0']"),
+    "intervals": ("INTERVAL '1 month'", "INTERVAL '30 days'"),
+    "a collation": ("'a' COLLATE nocase", "'A' COLLATE nocase"),
+}
+
+
+@pytest.mark.parametrize("values", EQUAL)
+def test_hidden_values_do_not_decide_the_order_of_values_that_compare_as_equal(tmp_path: Path, values: str) -> None:
+    one, other = EQUAL[values]
+    shown = set()
+    for number, (even, odd) in enumerate(((one, other), (other, one))):
+        sql = f"SELECT CASE WHEN i % 2 = 0 THEN {even} ELSE {odd} END AS v, i AS hidden FROM range(6) t(i)"
+        with ExitStack() as running:
+            engine = start(running, tmp_path / str(number), {"t": sql}, {"seen": "SELECT v FROM t"})
+            shown.add(answer(engine, "SELECT v::VARCHAR AS v FROM seen", Scope(relations=frozenset({"seen"}))))
+    (rows,) = shown
+    assert rows.count(b'"v"') == 6
+
+
+def test_no_name_of_a_column_stands_for_the_position_of_a_row(tmp_path: Path) -> None:
+    position = "position of the row"
+    sql = f"SELECT 9 - i AS \"{position}\", i % 2 AS a, {{'rowid': -i}} AS p FROM range(6) t(i)"
+    view = f'SELECT a, "{position}" FROM p ORDER BY 2'
+    with ExitStack() as running:
+        engine = start(running, tmp_path, {"p": sql}, {"sorted": view})
+        query = f'SELECT string_agg("{position}") AS s, count(COLUMNS(*)) FROM {{}}'
+        for dataset, scope, expected in (
+            ("p", within("p", row_filter="a = 1"), b'[{"s":"8,6,4","position of the row":3,"a":3,"p":3}]'),
+            ("p", within("p", masks=(("a", "5"),)), b'[{"s":"9,8,7,6,5,4","position of the row":6,"a":6,"p":6}]'),
+            ("sorted", within("sorted", row_filter="a = 1"), b'[{"s":"4,6,8","a":3,"position of the row":3}]'),
+        ):
+            assert answer(engine, query.format(dataset), scope) == expected
+
+
+def test_a_rule_may_name_columns_and_types_that_are_called_like_a_function(tmp_path: Path) -> None:
+    sql = "SELECT UUID '00000000-0000-0000-0000-000000000001' AS uuid, 1 AS random, 2 AS rand"
+    with ExitStack() as running:
+        engine = start(running, tmp_path, {"t": sql}, {})
+        rule = {"row_filter": "uuid = UUID '00000000-0000-0000-0000-000000000001' AND t.random = 1"}
+        assert answer(engine, "SELECT rand FROM t", within("t", masks=(("rand", "rand + random"),), **rule)) == (
+            b'[{"rand":3}]'
+        )
+        for call in ("random() < 2", "random /**/ () < 2", '"random"() < 2', "uuid() <> uuid", "t.rand < rand()"):
+            assert b"DatasetNotLoadedError" in answer(engine, "SELECT rand FROM t", within("t", row_filter=call))
