@@ -1,6 +1,5 @@
 """How a part of the runtime runs in its process, whether it is started by `serve` or by hand."""
 
-import importlib.abc
 import os
 import select
 import signal
@@ -55,7 +54,7 @@ class StopSignal:
         return self._number
 
 
-class _HiddenPackages(importlib.abc.MetaPathFinder):
+class _HiddenPackages:
     """Hides packages."""
 
     def __init__(self, names: Collection[str]) -> None:
