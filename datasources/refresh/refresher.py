@@ -40,7 +40,7 @@ REST_S = 20.0
 
 #: Seconds that a scheduled run is late before a second builder starts for it. A start takes as much CPU as ten small
 #: loads, or as many checks whether a source has changed as there are datasets in most configurations.
-_START_S = 1.0
+_START_S = 2.0
 
 #: Seconds within which an interrupted load must end.
 _END_S = 10.0
