@@ -38,8 +38,8 @@ MAX_LOADS = 2
 #: Seconds without a load after which builders release their resources.
 REST_S = 20.0
 
-#: Seconds that a scheduled run is late before a second builder starts for it. A start takes as much CPU as ten small
-#: loads, or as many checks whether a source has changed as there are datasets in most configurations.
+#: Seconds that a scheduled run waits for a started builder before another one starts. A start takes as much CPU as ten
+#: small loads, and after a start of the runtime most runs only find that the source has not changed.
 _START_S = 2.0
 
 #: Seconds within which an interrupted load must end.

@@ -206,12 +206,12 @@ def test_the_second_builder_starts_only_for_a_run_that_waits(tmp_path: Path, sta
     refresher = start(*datasets, builders=builders, now=lambda: clock[0])
 
     wait_for(lambda: first == ["a"], "the first load")
-    tick(refresher, clock, 0.75)
+    tick(refresher, clock, 1.75)
     with refresher._condition:
-        assert refresher._runs.begin_next(1.0) is None
-        assert refresher._runs.wait_s(1.0) == 0.25
+        assert refresher._runs.begin_next(2.0) is None
+        assert refresher._runs.wait_s(2.0) == 0.25
     assert second == []
-    tick(refresher, clock, 1.0)
+    tick(refresher, clock, 2.0)
     wait_for(lambda: second == ["b"], "the second load")
     go_on.set()
     assert {settled(refresher, name).status for name in "ab"} == {"succeeded"}
