@@ -41,8 +41,10 @@ def _run() -> None:
         sys.exit(run(os.path.basename(sys.argv[0]), sys.argv[1:]))  # noqa: PTH119 (as Django)
     if command in SERVERS:
         from supervisor import part_process  # noqa: PLC0415 (client commands do not need it)
+        from system.teardown import skip_teardown  # noqa: PLC0415 (as above)
 
         if part_process.receive():
+            skip_teardown()
             from runtime_site.uncaught import begin_logging, begin_with_apps  # noqa: PLC0415 (with the settings)
 
             begin_logging() if command in COMMANDS_WITHOUT_APPS else begin_with_apps()

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 import gevent
+import gevent.events
 import gevent.socket
 from gevent.pool import Pool
 from gunicorn.http import wsgi as http_wsgi
@@ -145,6 +146,12 @@ class GeventWebWorker(GeventWorker):
         self._tls: ssl.SSLContext | None = None
         self._warned = 0.0
         super().init_process()
+
+    def patch(self) -> None:
+        """Replace blocking functions by gevent's, without plug-ins of gevent."""
+        # gevent would search all installed distributions for plug-ins before and after each module that it replaces.
+        gevent.events.notify_and_call_entry_points = gevent.events.notify
+        super().patch()
 
     def init_signals(self) -> None:
         """Install gunicorn's handlers, and ignore signals that have no meaning here."""

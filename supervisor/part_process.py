@@ -1,6 +1,5 @@
 """How a part of the runtime runs in its process, whether it is started by `serve` or by hand."""
 
-import importlib.abc
 import os
 import select
 import signal
@@ -18,6 +17,7 @@ from supervisor.errors import StartError
 from system.heartbeat import Heartbeat
 from system.process_limits import die_with_parent
 from system.state_directory import prepare_state_dir
+from system.teardown import exit_with
 
 if TYPE_CHECKING:
     from authkeys.access import Access
@@ -54,7 +54,7 @@ class StopSignal:
         return self._number
 
 
-class _HiddenPackages(importlib.abc.MetaPathFinder):
+class _HiddenPackages:
     """Hides packages."""
 
     def __init__(self, names: Collection[str]) -> None:
@@ -118,6 +118,10 @@ def serve_received(program: str) -> None:
         prepare_state_dir(config.state_dir)  # The file may have been removed or changed since the runtime started.
         serve: Serve = import_module(f"supervisor.{program}").serve
         serve(config, extra)
+        exit_with(0)
+    except SystemExit as end:
+        exit_with(end.code)
+        raise
     except StartError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1 if program == "serve" else parts.CANNOT_START)

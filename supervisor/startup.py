@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import authkeys.state
 import datasources.state
@@ -98,8 +98,11 @@ def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
     from queryengine.execution.views import with_materialized_views  # noqa: PLC0415
     from queryengine.gate.gate import Gate  # noqa: PLC0415
 
-    datafusion_sql = config.query.datafusion_sql
-    with closing(gate_of(config)) as gate, closing(Gate(datafusion_sql=datafusion_sql)) as gate_of_loads:
+    with ExitStack() as gates:
+        gate = gates.enter_context(closing(gate_of(config)))
+        # Loads always run in DuckDB.
+        gate_of_loads = gate if isinstance(gate, Gate) else Gate(datafusion_sql=config.query.datafusion_sql)
+        gates.enter_context(closing(gate_of_loads))
         faults = [*declarations.faults(config, gate_of_loads), *row_rules.faults(config, gate)]
         try:
             config = with_materialized_views(config, gate)

@@ -1,26 +1,21 @@
 """The process that collects metrics and history from the other processes."""
 
-import logging
-import socket
 import time
-from typing import Any
-
-from prometheus_client import CollectorRegistry
+from typing import TYPE_CHECKING, Any
 
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
-from supervisor.gauges import Gauges
 from supervisor.part_process import StopSignal, heartbeat
-from system.addresses import Address, listen
+from system.addresses import listen
 from system.lock import PREDECESSOR_WAIT_S
 from system.process_limits import give_memory_back
 from telemetry.collector import Collector
 from telemetry.counters import Counters
 from telemetry.memory import Memory
-from telemetry.metrics_endpoint import MetricsServer, RuntimeMetrics
 from telemetry.sender import WATCH_SOCKET
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from supervisor.metrics_page import MetricsPage
 
 #: Seconds between checks for a stop and for a new configuration.
 _POLL_S = 0.25
@@ -37,11 +32,10 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     counters.expect_datasets([dataset.name for dataset in config.datasets])
     collector = Collector(config.state_dir / WATCH_SOCKET, [counters, memory], memory.answer, heartbeat(extra))
     collector.start()
-    gauges = Gauges(extra.get("supervisor"))
-    endpoint = _Endpoint(RuntimeMetrics(counters.series, gauges.series))
-    endpoint.adopt(config, listener)
+    began, page = time.time(), None
     if config.metrics.enabled:
-        gauges.adopt(config, extra["keys"])
+        page = _page(extra, counters, began)
+        page.adopt(config, extra["keys"], listener)
     give_memory_back()
     stop, live = StopSignal(), handover.live()
     while not stop.wait(_POLL_S):
@@ -49,44 +43,16 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
             config, extra = live.current()
             counters.expect_datasets([dataset.name for dataset in config.datasets])
             memory.adopt(config.history)
-            endpoint.adopt(config)
-            if config.metrics.enabled:
-                gauges.adopt(config, extra["keys"])
-    endpoint.close()
-    gauges.stop()
+            if config.metrics.enabled and page is None:
+                page = _page(extra, counters, began)
+            if page is not None:
+                page.adopt(config, extra["keys"])
+    if page is not None:
+        page.close()
     collector.stop()
 
 
-class _Endpoint:
-    """The metrics endpoint, at the address in the current configuration."""
+def _page(extra: dict[str, Any], counters: Counters, began: float) -> "MetricsPage":
+    from supervisor.metrics_page import MetricsPage  # noqa: PLC0415 (takes 5 MB, and metrics are off by default)
 
-    def __init__(self, collected: RuntimeMetrics) -> None:
-        self._collected = collected
-        self._registry = CollectorRegistry()
-        self._registry.register(collected)
-        self._server: MetricsServer | None = None
-        self._address: Address | None = None
-
-    def adopt(self, config: RuntimeConfig, listener: socket.socket | None = None) -> None:
-        """Serve on the address in *config*, using *listener* if it already listens there."""
-        self._collected.has_upstream_names = config.metrics.upstream_names
-        address = config.metrics.bind if config.metrics.enabled else None
-        if address == self._address:
-            return
-        self.close()
-        if address is not None and listener is None:
-            try:
-                listener = listen(address, _SETTING, time.monotonic())
-            except OSError as error:
-                logger.error("There is no metrics endpoint: %s", error)  # noqa: TRY400 (the message says it)
-                return
-        self._address = address
-        if listener is not None:
-            self._server = MetricsServer(listener, self._registry)
-            self._server.start()
-
-    def close(self) -> None:
-        """Stop serving."""
-        if self._server is not None:
-            self._server.stop()
-            self._server = self._address = None
+    return MetricsPage(extra.get("supervisor"), counters.series, began)

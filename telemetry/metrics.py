@@ -9,10 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import Any, Literal, cast
-
-from prometheus_client import metrics_core as families
+from typing import Any, Literal
 
 from telemetry.events import BUCKETS_S
 
@@ -44,14 +41,6 @@ class Distribution:
 #: The series of one metric: numbers, or distributions for a histogram.
 Series = Mapping[Labels, Any]
 
-_FAMILIES: Mapping[Kind, Any] = {
-    "counter": families.CounterMetricFamily,
-    "gauge": families.GaugeMetricFamily,
-    "histogram": families.HistogramMetricFamily,
-    "info": families.InfoMetricFamily,
-    "unknown": families.UnknownMetricFamily,
-}
-
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity because it is the key of each lookup
 class Metric:
@@ -67,18 +56,6 @@ class Metric:
     def sample(self) -> str:
         """The name of the samples, without the suffixes of a histogram."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
-
-    def family(self, series: Series) -> families.Metric:
-        """Return *series* in the form that `prometheus_client` writes."""
-        made = _FAMILIES[self.kind](self.name, self.help, labels=self.labels)
-        limits = (*(repr(limit * self.scale) for limit in BUCKETS_S), "+Inf")
-        for labels, value in series.items():
-            if isinstance(value, Distribution):
-                buckets = list(zip(limits, accumulate(value.counts), strict=True))
-                made.add_metric(labels, buckets, value.sum * self.scale)
-            else:
-                made.add_metric(labels, {} if self.kind == "info" else value)
-        return cast("families.Metric", made)
 
 
 METRICS: list[Metric] = []

@@ -25,6 +25,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from system.addresses import Address
 from telemetry import metrics, upstream_names
+from telemetry.families import family
 from telemetry.metrics import Metric, Series
 
 logger = logging.getLogger(__name__)
@@ -43,11 +44,15 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 class RuntimeMetrics:
-    """Collects the metrics that *sources* return, in the order of `METRICS`. Metrics without series are omitted."""
+    """
+    Collects the metrics that *sources* return, in the order of `METRICS`. Metrics without series are omitted.
 
-    def __init__(self, *sources: Callable[[], Mapping[Metric, Series]]) -> None:
+    The runtime *began* at this time, in seconds since 1970.
+    """
+
+    def __init__(self, *sources: Callable[[], Mapping[Metric, Series]], began: float) -> None:
         self._sources = sources
-        self._began = round(time.time(), 3)
+        self._began = round(began, 3)
         self.has_upstream_names = False
 
     def collect(self) -> Iterator[Family]:
@@ -55,10 +60,10 @@ class RuntimeMetrics:
         found: dict[Metric, Series] = {metrics.START_TIME: {(): self._began}}
         for source in self._sources:
             found |= source()
-        families = [metric.family(found.get(metric, {})) for metric in metrics.METRICS]
+        families = [family(metric, found.get(metric, {})) for metric in metrics.METRICS]
         if self.has_upstream_names:
             families += upstream_names.families(found)
-        yield from (family for family in families if family.samples)
+        yield from (one for one in families if one.samples)
 
 
 class MetricsServer(ThreadingMixIn, HTTPServer):

@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from telemetry import metrics
 from telemetry.events import NO_ERRORS
+from telemetry.families import family
 from telemetry.metrics import Kind, Metric, Series
 
 #: The state numbers that Spice.ai uses.
@@ -43,4 +44,5 @@ def families(found: Mapping[Metric, Series]) -> Iterator[Family]:
 
 
 def _family(name: str, series: Mapping[Any, Any], kind: Kind = "unknown", *labels: str) -> Family:
-    return Metric(name, kind, "As in Spice.ai.", labels, scale=1000 if kind == "histogram" else 1).family(series)
+    metric = Metric(name, kind, "As in Spice.ai.", labels, scale=1000 if kind == "histogram" else 1)
+    return family(metric, series)

@@ -66,6 +66,11 @@ class LoaderProcess:
         with suppress(SnapshotError):
             self._running()
 
+    @property
+    def is_started(self) -> bool:
+        """See `Builder.is_started`."""
+        return self._child is not None
+
     def close(self) -> None:
         """End the process; see `Builder.close`."""
         if self._child is not None:

@@ -32,7 +32,7 @@ from runtimeconf import handover
 from runtimeconf.connector import texts_in
 from runtimeconf.model import MIB
 from runtimeconf.plugins import secret_params
-from system import process_limits
+from system import process_limits, teardown
 from system.process_limits import die_with_parent
 
 #: The nice value of loads. It is higher than that of statements, so statements get the CPU first.
@@ -61,6 +61,7 @@ _FOR_LIBRARIES = {"ARROW_DEFAULT_MEMORY_POOL": "system", "TOKIO_WORKER_THREADS":
 def main(descriptor: int, parent: int) -> None:
     """Serve the connection *descriptor* from the process *parent* until it is closed."""
     die_with_parent(parent)
+    teardown.skip_teardown()
     os.environ.update(_FOR_LIBRARIES)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -90,6 +91,7 @@ def main(descriptor: int, parent: int) -> None:
             process_limits.give_memory_back()
             answer["worn_out"] = answer.get("is_broken", False) or memory.use().resident > base + _WORN_BYTES
             connection.send_bytes(json.dumps(answer).encode())
+    teardown.exit_with(0)
 
 
 def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]:

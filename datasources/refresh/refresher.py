@@ -38,6 +38,10 @@ MAX_LOADS = 2
 #: Seconds without a load after which builders release their resources.
 REST_S = 20.0
 
+#: Seconds that a scheduled run waits for a started builder before another one starts. A start takes as much CPU as ten
+#: small loads, and after a start of the runtime most runs only find that the source has not changed.
+_START_S = 2.0
+
 #: Seconds within which an interrupted load must end.
 _END_S = 10.0
 
@@ -83,6 +87,7 @@ class Refresher:
             snapshots = predecessor._datasets.snapshots  # noqa: SLF001 (of this class)
             snapshots.redeclare(config.loaded_datasets)
         builders = builders or [SnapshotBuilder.of(config) for _ in range(MAX_LOADS)]
+        self._builders = builders
         self._datasets: DatasetTable = DatasetTable(config, snapshots)
         self._condition = threading.Condition()  # held while reading or changing the datasets and the runs
         history = History(config.state_dir, [dataset.name for dataset in config.datasets])
@@ -217,25 +222,27 @@ class Refresher:
 
     def _work(self, builder: Builder) -> None:
         while not self._stop.is_set():
-            queued = self._next(REST_S)
+            queued = self._next(builder, REST_S)
             if queued is None:
                 builder.close()
-                queued = self._next(math.inf)
+                queued = self._next(builder, math.inf)
             if queued is not None:
                 self._refresh(queued, builder)
 
-    def _next(self, patience_s: float) -> QueueEntry | None:
-        """Wait for the next run and begin it. Return None after *patience_s*, or if the refresher stops."""
-        end = time.monotonic() + patience_s
+    def _next(self, builder: Builder, rest_s: float) -> QueueEntry | None:
+        """Wait for *builder*'s next run and begin it. Return None after *rest_s*, or if the refresher stops."""
+        end = time.monotonic() + rest_s
         with self._condition:
             while not self._stop.is_set():
-                queued = None if self._is_finishing else self._runs.begin_next()
+                leaves = not builder.is_started and any(other.is_started for other in self._builders)
+                patience_s = _START_S if leaves else 0.0
+                queued = None if self._is_finishing else self._runs.begin_next(patience_s)
                 if queued is not None:
                     return queued
                 left_s = end - time.monotonic()
                 if left_s <= 0:
                     return None
-                wait_s = left_s if self._is_finishing else min(left_s, self._runs.wait_s())
+                wait_s = left_s if self._is_finishing else min(left_s, self._runs.wait_s(patience_s))
                 self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
             return None
 

@@ -152,11 +152,13 @@ class Runs:
         self._changed.notify_all()
         return queued
 
-    def begin_next(self) -> QueueEntry | None:
-        """Begin the next run. Return None if no run can begin now."""
+    def begin_next(self, patience_s: float = 0.0) -> QueueEntry | None:
+        """Begin the next run, but a scheduled run only *patience_s* late. Return None if no run can begin now."""
         now = self._now()
         self._load_due(now)
         queued = self._queue.next(now)
+        if queued is not None and queued.caller is None and now < queued.begins + patience_s:
+            return None
         if queued is not None:
             self._queue.begin(queued)
             entry = queued.entry
@@ -166,11 +168,11 @@ class Runs:
             self._history.put(*queued.recorded())
         return queued
 
-    def wait_s(self) -> float:
-        """Return the seconds until another run may begin on schedule."""
+    def wait_s(self, patience_s: float = 0.0) -> float:
+        """Return the seconds until another run may begin on schedule. For *patience_s*, see `begin_next`."""
         now = self._now()
         times = [entry.due for entry in self._datasets if entry.due is not None]
-        times += [waiting.begins for waiting in self._queue if waiting.begins > now]
+        times += [at for waiting in self._queue for at in (waiting.begins, waiting.begins + patience_s) if at > now]
         return min((at - now for at in times), default=math.inf)
 
     def _load_due(self, now: float) -> None:

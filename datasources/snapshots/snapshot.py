@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import duckdb
 
@@ -198,6 +198,10 @@ class Builder(Protocol):
     def phases(self) -> Mapping[str, float]:
         """The seconds of each completed phase of the last build, in order."""
 
+    @property
+    def is_started(self) -> bool:
+        """Whether the next build can begin without a process having to start."""
+
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
         Read the source and write a verified file that survives a power failure. Nothing is published yet.
@@ -236,6 +240,7 @@ class SnapshotBuilder:
     checks_sql: bool = False
     datafusion_sql: bool = True
     exports: bool = False
+    is_started: ClassVar[bool] = True
 
     @classmethod
     def of(cls, config: RuntimeConfig) -> "SnapshotBuilder":

@@ -19,7 +19,7 @@ from datasources.errors import SourceError
 from datasources.sources.pinned_file import DESCRIPTORS
 from datasources.sources.source import Load, Scan
 from datasources.sql import identifier, literal
-from queryengine.execution.definitions import MACROS
+from queryengine.execution.bounded_functions import MACROS
 from queryengine.gate.macros import called_in
 from queryengine.manifest import STAGED_DIRECTORY, ManifestError, Snapshot, read_manifest, snapshot_path
 from queryengine.values import qualified, split_relation

@@ -27,6 +27,7 @@ from gunicorn.errors import HaltServer
 import runtimeconf.state
 import telemetry.state
 from queryengine.backends import companion_of
+from queryengine.gate.macros import macros
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.broker import BROKER_SOCKET, Broker
 from queryengine.pool.slots import ENGINE_SOCKET
@@ -431,5 +432,7 @@ def run_engine(config: RuntimeConfig, several_keys: bool, beat: Callable[[], Non
         fields = {"missing": ", ".join(lacks)}
         logger.warning("the system cannot confine engine workers as it should", extra={"fields": fields})
     arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys), beat)
+    if config.query.datafusion_sql:
+        macros()  # takes 20 ms, and every worker needs the result
     share_what_is_loaded()
     arbiter.run()

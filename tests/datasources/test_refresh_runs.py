@@ -153,6 +153,8 @@ def test_jitter_delays_only_scheduled_refreshes(tmp_path: Path, start: Start, cl
 class Slow:
     """A `Builder` that says what it builds, and waits until it may go on."""
 
+    is_started = True
+
     def __init__(self, directory: Path, building: list[str], go_on: threading.Event) -> None:
         self._builder = SnapshotBuilder.of(configure(directory))
         self._building, self._go_on = building, go_on
@@ -193,8 +195,32 @@ def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, star
     assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 3
 
 
+def test_the_second_builder_starts_only_for_a_run_that_waits(tmp_path: Path, start: Start, clock: list[float]) -> None:
+    put(tmp_path, "a.csv")
+    datasets = [accelerated(tmp_path, name=name) for name in "ab"]
+    first: list[str] = []
+    second: list[str] = []
+    go_on = threading.Event()
+    builders = [Slow(tmp_path, building, go_on) for building in (first, second)]
+    builders[1].is_started = False
+    refresher = start(*datasets, builders=builders, now=lambda: clock[0])
+
+    wait_for(lambda: first == ["a"], "the first load")
+    tick(refresher, clock, 1.75)
+    with refresher._condition:
+        assert refresher._runs.begin_next(2.0) is None
+        assert refresher._runs.wait_s(2.0) == 0.25
+    assert second == []
+    tick(refresher, clock, 2.0)
+    wait_for(lambda: second == ["b"], "the second load")
+    go_on.set()
+    assert {settled(refresher, name).status for name in "ab"} == {"succeeded"}
+
+
 class Stuck:
     """A `Builder` whose loads with a `refresh_sql` last until they are stopped."""
+
+    is_started = True
 
     def __init__(self, directory: Path) -> None:
         self._builder = SnapshotBuilder.of(configure(directory))

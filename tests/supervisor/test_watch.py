@@ -6,19 +6,18 @@ from pathlib import Path
 import pytest
 
 from runtimeconf.model import MetricsConfig, RuntimeConfig
+from supervisor.metrics_page import MetricsPage
 from supervisor.preparation import check_metrics_endpoint
-from supervisor.watch import _Endpoint
 from system.addresses import Address, is_listening
-from telemetry.metrics_endpoint import RuntimeMetrics
 from tests.system.harness import free_port, taken_port
 
 
 def test_an_address_that_was_taken_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
-    endpoint = _Endpoint(RuntimeMetrics())
+    page = MetricsPage(None, dict, 0.0)
 
     def adopt(port: int) -> None:
-        endpoint.adopt(replace(config, metrics=MetricsConfig(enabled=True, bind=Address("127.0.0.1", port))))
+        page.adopt(replace(config, metrics=MetricsConfig(enabled=True, bind=Address("127.0.0.1", port))), [])
 
     first = free_port()
     adopt(first)
@@ -30,7 +29,7 @@ def test_an_address_that_was_taken_is_tried_again(tmp_path: Path, caplog: pytest
     adopt(port)
 
     assert (is_listening(first), is_listening(port)) == (False, True)
-    endpoint.close()
+    page.close()
     assert not is_listening(port)
 
 

@@ -43,7 +43,7 @@ def samples(text: bytes, parse: Any = parse_text) -> dict[tuple[str, ...], float
 
 
 def registry(counters: Counters, gauges: dict[Metric, Series] | None = None, *, upstream: bool = False) -> Any:
-    collected = RuntimeMetrics(counters.series, lambda: gauges or {})
+    collected = RuntimeMetrics(counters.series, lambda: gauges or {}, began=0.0)
     collected.has_upstream_names = upstream
     made = CollectorRegistry()
     made.register(collected)

@@ -4,7 +4,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from queryengine.execution.definitions import IN_KEY_CATALOGS, MACROS
+from queryengine.execution.bounded_functions import MACROS
+from queryengine.execution.definitions import IN_KEY_CATALOGS
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.views import gate_views
 from queryengine.gate.functions import REPLACED
