@@ -212,12 +212,14 @@ class Server(Program):
         self.run([*shell, *command(self.mode), *self.arguments], environ)
 
     def __enter__(self) -> Self:
-        """Start and wait until the port answers, and the data is loaded if `wait_ready`."""
+        """Start and wait until the port answers, and until the data is loaded or, without `wait_ready`, listed."""
         self.write()
         self.launch()
         self.wait_until_up("/health")
         if self.wait_ready:
             self.wait_until_up()
+        else:  # The process that lists the datasets may start after the one that answers.
+            wait_for(lambda: self.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
         return self
 
     def wait_until_up(self, path: str = "/v1/ready") -> None:
