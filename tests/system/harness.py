@@ -215,11 +215,15 @@ class Server(Program):
         """Start and wait until the port answers, and until the data is loaded or, without `wait_ready`, listed."""
         self.write()
         self.launch()
-        self.wait_until_up("/health")
-        if self.wait_ready:
-            self.wait_until_up()
-        else:  # The process that lists the datasets may start after the one that answers.
-            wait_for(lambda: self.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
+        try:
+            self.wait_until_up("/health")
+            if self.wait_ready:
+                self.wait_until_up()
+            else:  # The process that lists the datasets may start after the one that answers, whatever it answers.
+                wait_for(lambda: self.get("/v1/datasets", headers=KEYED).status_code != 503, "the datasets")
+        except BaseException:  # There is no exit from a context that was not entered.
+            self.stop(signal.SIGKILL)
+            raise
         return self
 
     def wait_until_up(self, path: str = "/v1/ready") -> None:
