@@ -2,7 +2,8 @@
 Translates DuckDB's errors to those of this package, with one table for exceptions and messages.
 
 An error before the first rows is a DuckDB exception. A later error comes from the Arrow stream as an `OSError` with
-only DuckDB's message, which begins with the kind of error, such as `Conversion Error: ...`.
+only DuckDB's message, which begins with the kind of error, such as `Conversion Error: ...`. So does one whose message
+is not valid text, as a `UnicodeDecodeError`.
 """
 
 import logging
@@ -101,16 +102,21 @@ _BY_TEXT = (
 
 def fault_of(exc: BaseException) -> Fault:
     """Classify an exception of DuckDB or its Arrow stream."""
-    if isinstance(exc, OSError | pa.ArrowException) and not isinstance(exc, MemoryError):
-        match = _KIND.match(str(exc))
+    if isinstance(exc, OSError | pa.ArrowException | UnicodeDecodeError) and not isinstance(exc, MemoryError):
+        match = _KIND.match(_text_of(exc))
         kinds = [match["kind"].lower()] if match else []
     else:
         kinds = [kind_of(base) for base in type(exc).__mro__]
     fault = next((BY_KIND[kind] for kind in kinds if kind in BY_KIND), Fault.OTHER)
     for listed, pattern, meant in _BY_TEXT:
-        if fault is listed and pattern.search(str(exc)):
+        if fault is listed and pattern.search(_text_of(exc)):
             return meant
     return fault
+
+
+def _text_of(exc: BaseException) -> str:
+    """Return DuckDB's message. It may cut the text of the statement within a character, and then cannot be decoded."""
+    return exc.object.decode(errors="replace") if isinstance(exc, UnicodeDecodeError) else str(exc)
 
 
 def kind_of(error: type) -> str:
@@ -138,9 +144,9 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
     fault = fault_of(exc)
     if fault in _AT_FAULT:
         return _AT_FAULT[fault](sentence(exc, state_dir, lines_before=lines_before))
-    if fault is Fault.RESOURCES or (fault is Fault.BROKEN and WANT_OF_MEMORY.search(str(exc))):
+    if fault is Fault.RESOURCES or (fault is Fault.BROKEN and WANT_OF_MEMORY.search(_text_of(exc))):
         what, limit = "memory", limits.memory_limit_bytes
-        if _NO_SPACE.search(str(exc)):
+        if _NO_SPACE.search(_text_of(exc)):
             what, limit = "temporary space", limits.temp_directory_limit_bytes
         message = (
             f"The statement needs more {what} than is available (limit: {_size(limit)}): request less data at once."
@@ -160,7 +166,7 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
 
 def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> str:
     """Return DuckDB's message without the kind of error, our paths and the names of our attachments."""
-    text = _KIND.sub("", str(exc), count=1)
+    text = _KIND.sub("", _text_of(exc), count=1)
     text = _DIVIDED.sub(r"\1: TRY(...) gives null instead.", text)
     text = _ADVICE.sub("", text)
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)

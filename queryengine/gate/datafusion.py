@@ -86,7 +86,7 @@ def is_foreign(name: str, arguments: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a call of *name* (lower-case) with *arguments* of a parse tree can never succeed in DuckDB."""
     if name == "to_timestamp" and len(arguments) == 1:
         literal = arguments[0].get("expression", {}).get("literal", {})
-        return literal.get("kind") == "STRING" and _DATE.match(literal["text"]) is not None
+        return literal.get("kind") == "STRING" and _DATE.match(literal.get("text", "")) is not None
     return name in _NEED_OVER or len(arguments) in _OTHER_ARGUMENTS.get(name, ())
 
 

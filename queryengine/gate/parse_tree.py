@@ -436,13 +436,13 @@ def _judge_named(node: dict[str, Any], function: str) -> None:
     if function in _TAKE_A_STRUCTURE:
         if not is_text:
             raise StatementNotAllowedError(f"The structure argument of {function} must be a string literal.")
-        levels = accumulate((character in "[{") - (character in "]}") for character in literal["text"])
+        levels = accumulate((character in "[{") - (character in "]}") for character in literal.get("text", ""))
         if max(levels, default=0) > _MAX_LEVELS:
             raise SqlSyntaxError(f"The structure of {function} is nested too deeply (limit: {_MAX_LEVELS} levels).")
     elif len(arguments) > 1:  # DuckDB reports a missing argument.
         if not is_text:
             raise StatementNotAllowedError(f"The aggregate argument of {function} must be a string literal.")
-        functions.check(lower(literal["text"]), Place.WINDOW)
+        functions.check(lower(literal.get("text", "")), Place.WINDOW)
 
 
 def _judge_format(node: dict[str, Any]) -> None:
@@ -457,7 +457,7 @@ def _judge_format(node: dict[str, Any]) -> None:
         expression = argument.get("expression", {})
         literal = expression.get("literal", {})
         if literal.get("kind") == "STRING":
-            text = literal["text"]
+            text = literal.get("text", "")
             if "%n" in text.replace("%%", ""):
                 raise StatementNotAllowedError("strftime does not support %n here: use %f, which has six digits.")
             # A string with a percent sign is not a time, so it is the format.

@@ -146,8 +146,22 @@ def test_what_is_about_parameters_is_told_apart() -> None:
     assert not is_about_parameters(duckdb.BinderException("Binder Error: parameter"))
 
 
-def test_a_message_that_is_no_text_is_an_error_of_the_engine() -> None:
-    exc = UnicodeDecodeError("utf-8", b"SECRET \xe5", 7, 8, "invalid continuation byte")
+@each(
+    ("message", "expected"),
+    [
+        (b"SECRET \xe5", QueryError("The engine could not run this statement.")),
+        (b"Invalid Input Error: no option \xc3", SqlError("no option \N{REPLACEMENT CHARACTER}")),
+        (
+            b"INTERNAL Error: SECRET \xc3",
+            EngineUnavailableError(
+                "The engine failed on this statement and is restarting. Other statements are not affected."
+            ),
+        ),
+    ],
+)
+def test_a_message_that_is_no_text_is_read_as_any_other(message: bytes, expected: QueryError) -> None:
+    exc = UnicodeDecodeError("utf-8", message, len(message) - 1, len(message), "unexpected end of data")
 
     assert isinstance(exc, ENGINE_ERRORS)
-    assert str(translate(exc, QueryConfig(), STATE)) == "The engine could not run this statement."
+    error = translate(exc, QueryConfig(), STATE)
+    assert (type(error), str(error)) == (type(expected), str(expected))
