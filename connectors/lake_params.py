@@ -5,7 +5,7 @@ from pathlib import Path
 
 from runtimeconf.fields import InvalidValueError
 from runtimeconf.files import locate_path, refuse_url
-from runtimeconf.s3 import SIGNER, parse_location
+from runtimeconf.s3_params import SIGNER, parse_location
 
 #: The library that signs requests. A table on disk does not need it.
 LAKE_SIGNER = replace(SIGNER, is_needed=lambda location, _values: location.startswith("s3://"))

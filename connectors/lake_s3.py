@@ -17,7 +17,7 @@ from connectors.lake import TableRoot
 from connectors.s3_bucket import S3Bucket
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from connectors.lake import TableRoot
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from runtimeconf.model import DatasetConfig
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 
 
 class _LocalRoot(TableRoot):

@@ -16,7 +16,7 @@ from connectors.bucket import Bucket
 from connectors.origin import Answer
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 
 #: Our reasons for S3 error codes.
 _CODES = {

@@ -29,7 +29,7 @@ from obstore.store import S3Store
 from datasources.deadline import Deadline
 from datasources.errors import SharedStorageError, SnapshotError
 from runtimeconf.model import SnapshotsConfig
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 from system.files import UnreadableFileError, read_regular_file
 
 logger = logging.getLogger(__name__)

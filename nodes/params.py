@@ -4,7 +4,7 @@ import re
 
 from runtimeconf.connector import Package, SnapshotStore
 from runtimeconf.fields import InvalidValueError
-from runtimeconf.s3 import S3Params, parse_location
+from runtimeconf.s3_params import S3Params, parse_location
 
 #: A segment of the prefix. It also becomes part of URLs, where clusters interpret other characters differently.
 _PART = re.compile(r"[A-Za-z0-9._=-]+")

@@ -94,7 +94,7 @@ def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
     # Imported here, because parts without an engine use this module too.
     from datasources.refresh import declarations  # noqa: PLC0415
     from queryengine.backends import gate_of  # noqa: PLC0415
-    from queryengine.execution import row_rules  # noqa: PLC0415
+    from queryengine.execution import rule_gate  # noqa: PLC0415
     from queryengine.execution.views import with_materialized_views  # noqa: PLC0415
     from queryengine.gate.gate import Gate  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
         # Loads always run in DuckDB.
         gate_of_loads = gate if isinstance(gate, Gate) else Gate(datafusion_sql=config.query.datafusion_sql)
         gates.enter_context(closing(gate_of_loads))
-        faults = [*declarations.faults(config, gate_of_loads), *row_rules.faults(config, gate)]
+        faults = [*declarations.faults(config, gate_of_loads), *rule_gate.faults(config, gate)]
         try:
             config = with_materialized_views(config, gate)
         except ConfigError as error:

@@ -2,7 +2,7 @@
 
 from connectors.lake_params import LAKE_SIGNER, locate_lake
 from runtimeconf.connector import Connector, Package
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 
 DELTA = Connector(
     expected="the directory of a table, or s3://bucket/prefix",

@@ -26,7 +26,7 @@ from datasources.errors import SourceError
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 
 #: The supported reader features. Catalog-managed commits are not among them.
 _FEATURES = frozenset(

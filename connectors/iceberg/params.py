@@ -7,7 +7,7 @@ from typing import Annotated
 from connectors.lake_params import LAKE_SIGNER, locate_lake
 from runtimeconf.connector import Connector, Package, Param
 from runtimeconf.fields import PathField, TextField
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 
 
 class IcebergParams(S3Params):

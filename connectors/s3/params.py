@@ -4,7 +4,7 @@ from pathlib import Path
 
 from runtimeconf.connector import Connector
 from runtimeconf.file_formats import EXCEL, DownloadParams
-from runtimeconf.s3 import SIGNER, S3Params, parse_location
+from runtimeconf.s3_params import SIGNER, S3Params, parse_location
 
 
 class S3FileParams(DownloadParams, S3Params):

@@ -29,7 +29,7 @@ from datasources.sql import identifier, literal
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError
 from queryengine.execution.instance import EngineInstance
-from queryengine.execution.row_rules import fault_of, gated_or_unavailable
+from queryengine.execution.rule_gate import fault_of, gated_or_unavailable
 from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
 from queryengine.manifest import (

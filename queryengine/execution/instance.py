@@ -30,12 +30,13 @@ from queryengine.execution import duckdb_errors
 from queryengine.execution.arrow_parameters import values_of
 from queryengine.execution.cursors import Cursors
 from queryengine.execution.definitions import Definitions
-from queryengine.execution.key_catalogs import KeyCatalogs, UnfitRuleError, rows_of
+from queryengine.execution.key_catalogs import KeyCatalogs
 from queryengine.execution.parameters import nulls
 from queryengine.execution.reader import Reader, Values
 from queryengine.execution.session import UnfitView
 from queryengine.execution.statistics import Statistics, Threads
 from queryengine.execution.views import GatedView
+from queryengine.execution.visible_rows import UnfitRuleError, rows_of
 from queryengine.gate.gate import Gate
 from queryengine.key_catalog import GatedRule
 from queryengine.manifest import Column, Manifest

@@ -23,7 +23,7 @@ from queryengine.engine import MAX_SPECULATIVE_BYTES, Answer, Description, Gated
 from queryengine.errors import EngineUnavailableError, QueryError
 from queryengine.execution.instance import DuckDBBackend, limited
 from queryengine.execution.parameters import ordered
-from queryengine.execution.row_rules import gated_or_unavailable
+from queryengine.execution.rule_gate import gated_or_unavailable
 from queryengine.execution.session import Backend, ResultReader, Session
 from queryengine.execution.session_manager import Lease, SessionManager
 from queryengine.execution.statement_result import StatementResult

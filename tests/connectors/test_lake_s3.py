@@ -16,7 +16,7 @@ from connectors.s3_bucket import S3Bucket
 from datasources.errors import SnapshotError, SourceError
 from datasources.snapshots.snapshot import Order
 from runtimeconf.model import DatasetConfig
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 from tests.connectors.delta.delta_tables import HandMade, field
 from tests.connectors.iceberg.iceberg_tables import SqliteCatalog
 from tests.connectors.moto_server import S3Server, s3_server

@@ -79,7 +79,7 @@ def test_no_statement_shows_what_is_hidden(engine: QueryEngine, form: str) -> No
 @pytest.mark.parametrize("form", SCOPES)
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(2_500, marks=pytest.mark.exhaustive), pytest.param(10_000, marks=pytest.mark.soak)],
+    [pytest.param(1_000, marks=pytest.mark.exhaustive), pytest.param(10_000, marks=pytest.mark.soak)],
 )
 def test_none_of_many_statements_shows_what_is_hidden(engine: QueryEngine, form: str, number: int) -> None:
     assert leaks(engine, form, range(number)) == []

@@ -16,7 +16,7 @@ import runtimeconf.state
 from authkeys import salt
 from authkeys.errors import SaltError
 from datasources.refresh.dry_run import dry_run
-from queryengine.execution import row_rules
+from queryengine.execution import rule_gate
 from runtime_site.management.base import add_config_option, use_config
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import examine
@@ -57,7 +57,7 @@ class Command(check.Command):
         # The checks use this result, so that a secret store is queried only once.
         try:
             runtimeconf.state.set_config(found.config())
-            kept = [f"  {line}" for line in row_rules.means(runtimeconf.state.get_config())]
+            kept = [f"  {line}" for line in rule_gate.means(runtimeconf.state.get_config())]
             for line in ["Rules of keys:", *kept] if kept else ():
                 self.stdout.write(line)
         except ConfigError as error:

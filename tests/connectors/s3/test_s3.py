@@ -13,7 +13,7 @@ import pytest
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
-from runtimeconf.s3 import S3Params
+from runtimeconf.s3_params import S3Params
 from tests.connectors.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import declared, has_changed, version

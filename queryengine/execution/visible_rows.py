@@ -1,0 +1,92 @@
+"""The SQL of the rows, columns and values that a rule of a key makes visible, checked against the dataset it is for."""
+
+import re
+from typing import Final
+
+import duckdb
+
+from queryengine.gate.lexer import lower
+from queryengine.key_catalog import GatedRule
+from queryengine.values import qualified, quoted, split_relation
+
+#: An ENUM in a type name, or the quoted name of a field.
+_ENUM: Final = re.compile(r"""ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)|("(?:[^"]|"")*")""")
+
+
+class UnfitRuleError(Exception):
+    """A rule does not fit the data. The message is for the operator and contains no data."""
+
+
+def rows_of(
+    cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_out: bool = False, table: str | None = None
+) -> str:
+    """
+    Return the SQL of the rows, columns and values that *rule* makes visible, in the order of *table* if there is one.
+
+    A column becomes text if its type is an ENUM that may list values of hidden rows or masked values.
+
+    Raises:
+        UnfitRuleError: The rule does not fit the dataset's columns, or the gate refused it.
+        duckdb.Error: The rule does not fit the column types, or the dataset does not exist.
+    """
+    if rule.error:
+        raise UnfitRuleError(rule.error)
+    name = rule.rule.dataset
+    alias = quoted(split_relation(name)[1])
+    cursor.execute("USE runtime")
+    _check_own_columns(cursor, rule)
+    types = columns_of(cursor, f"FROM runtime.{qualified(name)}")
+    named = {lower(column): column for column in types}
+    masks = {lower(column): sql for column, sql in (rule.masks or {}).items()}
+    listed = [lower(column) for column in (types if rule.rule.columns is None else rule.rule.columns)]
+    missing = [column for column in listed if column not in named] or [*(masks.keys() - listed)]
+    if missing:
+        raise UnfitRuleError(f"there is no column {missing[0]}")
+    view = f"FROM runtime.{qualified(name)} AS {alias}"  # which has no `rowid`: expressions are checked in it
+    source = view if table is None else f"FROM {table} AS {alias}"
+    if rule.row_filter is not None:
+        if _type_of(cursor, f"{view} SELECT (\n{rule.row_filter}\n)") != "BOOLEAN":
+            raise UnfitRuleError("row_filter is not BOOLEAN")
+        source += f" WHERE (\n{rule.row_filter}\n)"  # in which a name means the column, not its mask
+    items = []
+    for column in listed:
+        actual, type_ = quoted(named[column]), types[named[column]]
+        value = f"{alias}.{actual}"
+        if column in masks:
+            # An error in a mask would quote the hidden value, so the mask returns null instead.
+            value = f"TRY((\n{masks[column]}\n))"
+            found = _type_of(cursor, f"{view} SELECT {value} AS {actual}")
+            if found == '"NULL"':
+                value = f"CAST({value} AS {_without_enums(type_)})"
+            type_ = found
+        if (leaves_rows_out or column in masks) and type_ != _without_enums(type_):
+            value = f"CAST({value} AS {_without_enums(type_)})"
+        items.append(f"{value} AS {actual}")
+    sql = f"SELECT {', '.join(items)} {source}"
+    if [*columns_of(cursor, sql)] != [named[column] for column in listed]:
+        raise UnfitRuleError("a mask returns more than one column")
+    return sql if table is None else f"{sql} ORDER BY {alias}.rowid"
+
+
+def _check_own_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
+    for tables, column in sorted(rule.own_columns):
+        if not any(column in map(lower, columns_of(cursor, f"FROM {table}")) for table in tables):
+            outer = f"{split_relation(rule.rule.dataset)[1]}.{column}"
+            raise UnfitRuleError(f"there is no column {column} in {' or '.join(tables)}; the outer one is {outer}")
+
+
+def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
+    """Return the names and types of the columns of *sql*."""
+    return {str(name): str(type_) for name, type_, *_ in cursor.execute(f"FROM ({sql}) LIMIT 0").description or ()}
+
+
+def _type_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """Return the type of the only column of *sql*, which selects an expression of a rule."""
+    found = columns_of(cursor, sql)
+    if len(found) != 1:
+        raise UnfitRuleError("an expression returns more than one column")
+    return next(iter(found.values()))
+
+
+def _without_enums(type_: str) -> str:
+    return _ENUM.sub(lambda found: found[1] or "VARCHAR", type_)
