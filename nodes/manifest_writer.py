@@ -27,6 +27,7 @@ _TRIES, _PAUSE_S = 5, 1.0
 _NO_TAG = '"0"'
 
 _FENCED = "Another node is now the publisher: this node has lost the lease."
+_OVERTAKEN = "A publication succeeded although its response was lost: this node reads its data again."
 _CONTENDED = "The manifest of runtime.snapshots changes too often: something else is writing there."
 
 
@@ -34,9 +35,11 @@ class ManifestWriter:
     """
     A `Share` of *node* under the lease with this *epoch*. Thread-safe. Call `take_over` first.
 
-    Once another lease holder has written the manifest, `fenced_by` is that holder's epoch. *state_dir* contains the
-    files. With an *exporter*, their rows are also uploaded as Parquet, and it writes missing Parquet files. Snapshots
-    are deleted once they have been unused for *linger_s* seconds, because statements on a cluster may read them.
+    Once another lease holder has written the manifest, `fenced_by` is that holder's epoch. `is_overtaken` becomes True,
+    and `fenced_by` the own epoch, once the others may serve a publication that this node has given up. *state_dir*
+    contains the files. With an *exporter*, their rows are also uploaded as Parquet, and it writes missing Parquet
+    files. Snapshots are deleted once they have been unused for *linger_s* seconds, because statements on a cluster may
+    read them.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -51,6 +54,7 @@ class ManifestWriter:
     ) -> None:
         self.epoch = epoch
         self.fenced_by: int | None = None
+        self.is_overtaken = False
         self._node = node
         self._storage = storage
         self._state_dir = state_dir
@@ -123,7 +127,8 @@ class ManifestWriter:
         Replace the manifest again if the last attempt has an unknown outcome, so that it cannot succeed later.
 
         Raises:
-            SharedStorageError: See `take_over`.
+            SharedStorageError: See `take_over`. Also raised if the attempt has succeeded: the other nodes may serve its
+                data, so it is not taken back.
         """
         with self._lock:
             if not self._is_certain:
@@ -183,14 +188,17 @@ class ManifestWriter:
     def _replace(self, snapshots: tuple[Snapshot, ...]) -> None:
         """Write the next version of the manifest."""
         if self.fenced_by is not None:
-            raise SharedStorageError(_FENCED)
+            raise SharedStorageError(_OVERTAKEN if self.is_overtaken else _FENCED)
         own = self._manifest
         for _ in range(_ATTEMPTS):
             if self._write(snapshots):
                 return
             # It was replaced by an attempt whose response was lost, by a program without a lease, or by a later holder.
             self._read()
-            self._manifest = own
+            found, self._manifest = self._manifest, own
+            if found.epoch == self.epoch and found.generation > own.generation and _takes_back(found, own, snapshots):
+                self.fenced_by, self.is_overtaken = self.epoch, True
+                raise SharedStorageError(_OVERTAKEN)
         raise SharedStorageError(_CONTENDED)
 
     def _write(self, snapshots: tuple[Snapshot, ...]) -> bool:
@@ -214,3 +222,10 @@ class ManifestWriter:
             raise SharedStorageError(_FENCED)
         self._tag, self._manifest = found.tag, manifest
         self._generation = max(self._generation, manifest.generation)
+
+
+def _takes_back(found: SharedManifest, own: SharedManifest, snapshots: Collection[Snapshot]) -> bool:
+    """Return whether *snapshots*, which replace those in *found*, change a dataset back to what it is in *own*."""
+    before, after = ({one.dataset: one for one in some} for some in (own.snapshots, snapshots))
+    now = {one.dataset: one for one in found.snapshots}
+    return any(before.get(name) == after.get(name) != now.get(name) for name in {*before, *after, *now})

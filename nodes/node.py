@@ -220,8 +220,9 @@ class Node:
         logger.info("This node is now the publisher", extra={"fields": {"node": self._id, "epoch": epoch}})
 
     def _step_down(self, publisher: Publisher) -> None:
-        """Stop publishing, and serve the snapshots of the node that has the lease now."""
-        logger.warning("Another node is now the publisher; this node serves its data.")
+        """Stop publishing, and serve the snapshots in the manifest: those of the node that has the lease now."""
+        if not publisher.manifest.is_overtaken:
+            logger.warning("Another node is now the publisher; this node serves its data.")
         with self._change:
             while not publisher.stop(_END_S) and not self._stop.is_set():
                 logger.warning("A load has not ended")

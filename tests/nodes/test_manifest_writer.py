@@ -1,5 +1,6 @@
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_what_an_earlier_holder_publishes_until_the_takeover_is_kept(
     assert published(shared).epoch == 2
 
 
-def test_a_publication_whose_answer_was_lost_is_undone_and_nothing_is_deleted_before(
+def test_a_publication_whose_answer_was_lost_is_not_taken_back_and_nothing_is_deleted(
     tmp_path: Path,
     shared: SharedStorage,
     storage: ObjectStorage,
@@ -101,14 +102,57 @@ def test_a_publication_whose_answer_was_lost_is_undone_and_nothing_is_deleted_be
     assert f"snapshots/{lost.file}" in shared.names()
     shared.fault()
 
-    writer.remove_unused(())
+    for call in (writer.settle, partial(writer.remove_unused, ()), partial(writer.publish, snapshot, deadline())):
+        with pytest.raises(SharedStorageError, match="its response was lost"):
+            call()
 
-    assert published(shared).snapshots == (snapshot,)
-    assert [name for name in shared.names() if name.startswith("snapshots")] == [f"snapshots/{snapshot.file}"]
-    writer.settle()
+    assert (writer.fenced_by, writer.is_overtaken) == (1, True)
+    assert published(shared).snapshots == (lost,)
+    assert {f"snapshots/{one.file}" for one in (snapshot, lost)} <= set(shared.names())
+    assert begin(storage, tmp_path, epoch=2).take_over().snapshots == (lost,)
+
+
+def test_a_publication_whose_answer_was_lost_is_replaced_by_the_next_of_its_dataset(
+    tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+    writer = begin(storage, tmp_path)
+    other = replace(another(tmp_path, snapshot, 1), dataset="other")
+    for one in (snapshot, other):
+        writer.publish(one, deadline())
+    shared.fault("lost", only=MANIFEST)
+    with pytest.raises(SharedStorageError, match="does not respond"):
+        writer.publish(another(tmp_path, snapshot, 2), deadline())
+    shared.fault()
+    newest = another(tmp_path, snapshot, 3)
+
+    writer.publish(newest, deadline())
+
+    assert set(published(shared).snapshots) == {newest, other}
     generation = published(shared).generation
     writer.settle()
     assert published(shared).generation == generation
+
+
+def test_a_publication_that_never_arrived_cannot_arrive_later(
+    tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+    writer = begin(storage, tmp_path)
+    writer.publish(snapshot, deadline())
+    tag = writer._tag
+    shared.fault("down", only=MANIFEST)
+    late = another(tmp_path, snapshot, 1)
+    with pytest.raises(SharedStorageError, match="does not respond"):
+        writer.publish(late, deadline())
+    shared.fault()
+
+    writer.remove_unused(())
+
+    asked = SharedManifest(epoch=1, node="a", generation=3, snapshots=(late,))
+    assert storage.write(MANIFEST, asked.encode(), tag) is None
+    assert published(shared).snapshots == (snapshot,)
+    assert [name for name in shared.names() if name.startswith("snapshots")] == [f"snapshots/{snapshot.file}"]
 
 
 def test_only_what_nobody_names_is_removed(

@@ -13,6 +13,7 @@ from datasources.errors import (
     UnknownDatasetError,
 )
 from datasources.refresh.service import DatasetService, load_once
+from nodes import manifest_writer
 from nodes.documents import LEASE, MANIFEST, Holder, Presence, SharedManifest
 from nodes.publisher import Publisher
 from queryengine.manifest import SNAPSHOT_DIRECTORY, parquet_file, read_manifest
@@ -233,6 +234,27 @@ def test_a_publisher_that_is_cut_off_loses_the_lease_and_then_serves_what_the_ot
     fleet.stop("b")
     wait_for(lambda: lonely.sharing().is_publishing, "the lease to come back")
     fleet.refresh("a", 3)
+
+
+def test_a_publication_whose_answer_was_lost_is_served_by_its_node_too(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_writer, "_PAUSE_S", 0.0)
+    node = fleet.loaded("a")
+    fleet.shared.fault("lost", only=MANIFEST)
+    fleet.write(2)
+    assert finished(node, node.request_refresh("d")).status == "failed"
+    assert fleet.rows("a") == [(1, "x")]
+    fleet.shared.fault()
+
+    fleet.shows("a", 2)
+
+    follower = fleet.loaded("b", "follower")
+    assert fleet.rows("b") == [(2, "x")]
+    wait_for(lambda: node.sharing().is_publishing, "it to publish again")
+    fleet.refresh("a", 3)
+    assert follower.is_loaded()
+    fleet.shows("b", 3)
 
 
 @pytest.mark.exhaustive
