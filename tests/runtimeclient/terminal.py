@@ -87,7 +87,8 @@ class Terminal:
         """Wait for a condition on the screen, and return its lines."""
         end = time.monotonic() + PATIENCE_S
         while not condition(self.lines):
-            assert time.monotonic() < end, "\n".join([f"waited for {what}; the screen:", *self.lines])
+            status = self.process.poll()
+            assert time.monotonic() < end, "\n".join([f"waited for {what}; status {status}; the screen:", *self.lines])
             self._read(timeout_s=1)
         return self.lines
 
