@@ -115,6 +115,12 @@ def test_csv_files_of_a_directory_may_order_and_type_their_columns_as_they_like(
         pytest.param("title\na,b\n1,2\n", "line 2: it has more or fewer fields than the header", id="title line"),
         pytest.param("a,b\n1,2\n1,2,3\n", "'t.csv', line 3: it has more or fewer fields", id="row too long"),
         pytest.param("a,b\n" + "1,2\n" * 30_000 + "1", "line 30002", id="R06 half-written, late"),
+        pytest.param(
+            "a,b\n" + "x,y\n" * 30_000 + "Smith, J,\n",
+            "line 30002: it has more or fewer fields",
+            id="row too long by an empty field, late",
+        ),
+        pytest.param('a,b\nx,1,""\n', "line 2: it has more or fewer fields", id="all rows too long by an empty field"),
         pytest.param('a,b\n1,2\n1,"abc', "line 3: a quote is not closed", id="R06 quote not closed"),
         pytest.param('a,b\n1,2\n1,"a"b\n', "line 3: a quote is not closed", id="text after a quote"),
         pytest.param('a,"b\n1,2\n', "line 1: a quote is not closed", id="quote in the header not closed"),
