@@ -112,7 +112,7 @@ class Csv(FileFormat):
     reasons: ClassVar[Mapping[str, str]] = {
         "Invalid unicode": "it is not UTF-8: set params.encoding",
         "unterminated quote": "a quote is not closed, or is followed by other characters",
-        "Expected Number of Columns": "it has more or fewer fields than the header",
+        "Expected Number of Columns|to 'ENUM": "it has more or fewer fields than the header",
         "state machine reached an invalid state": "the line endings are mixed, or a quote is misplaced",
         "Maximum line size": "it is longer than 2 MB",
         # Types come from all rows, so only a refresh_sql can request a type that does not fit.
@@ -142,8 +142,7 @@ class Csv(FileFormat):
             f"strict_mode = {'true' if self._quote or not self._escape else 'false'}",
             self.engine_compression,
         ]
-        if self._escape and not self._quote:
-            self._refuse_wider_rows(connection)
+        self._refuse_wider_rows(connection)
         self._dialect += [f"nullstr = {literals(nulls)}"] if nulls else []
         return self._typed(connection)
 
@@ -264,18 +263,19 @@ class Csv(FileFormat):
         return None if quoted or len(head) >= HEAD_BYTES else head
 
     def _refuse_wider_rows(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Refuse rows with more fields than the first line. Outside strict mode, the engine drops the extra fields."""
-        # Beyond the last column, a field is null only if the row does not have it.
-        options = [*self._texts(1), "null_padding = true", r"nullstr = '\0'"]
+        """Refuse rows with more fields than the first line. The engine drops an empty one, and without quotes any."""
+        # Beyond the last column, a field is null only if the row does not have it. A wrong type gives its line.
+        options = [*self._texts("ENUM('no field')"), "null_padding = true", "nullstr = '\ue000'", "parallel = false"]
         for file in self.files:
             scan = self._scan([file.path], *options)
-            query = f"SELECT count(*) FROM {scan} WHERE c{len(self._names)} IS NOT NULL"  # noqa: S608 - quoted by us
+            query = f"SELECT count(c{len(self._names)}) FROM {scan}"  # noqa: S608 - quoted by us
             if connection.execute(query).fetchone() != (0,):
                 raise SourceError(f"'{file.shown}': a row has more fields than the first line.")
 
-    def _texts(self, more: int = 0) -> list[str]:
-        """Return the options for text columns c0, c1 and so on, plus *more* columns that the file does not have."""
-        columns = ", ".join(f"{literal(f'c{index}')}: 'VARCHAR'" for index in range(len(self._names) + more))
+    def _texts(self, *more: str) -> list[str]:
+        """Return the options for text columns c0, c1 and so on, plus columns of *more* types not in the file."""
+        types = [TEXT] * len(self._names) + list(more)
+        columns = ", ".join(f"{literal(f'c{index}')}: {literal(type_)}" for index, type_ in enumerate(types))
         return [f"header = {self._has_header}", "auto_detect = false", f"columns = {{{columns}}}"]
 
     def _scan(self, paths: Sequence[str], *options: str) -> str:

@@ -103,7 +103,7 @@ class _Table:
         found = [self._text(value) for value in first]
         #: The types of the first row if it were data.
         self.first_types = [type_ for type_, _ in found]
-        self.is_named = [has_header and text != "" for _, text in found]
+        self.is_named = [has_header and text.strip() != "" for _, text in found]
         pairs = zip(self.is_named, found, strict=True)
         self.names = [text.strip() if named else f"column{at}" for at, (named, (_, text)) in enumerate(pairs)]
 
@@ -141,7 +141,7 @@ class _Table:
     def _text(self, value: Any) -> tuple[str, str]:
         """Return the type of a value and its text for the engine. Both are empty for a null."""
         type_, text = _typed(value)
-        if text.strip() not in self._nulls:
+        if text not in self._nulls:
             return type_, text
         self.errors += text in _ERRORS
         return "", ""

@@ -177,14 +177,18 @@ class Parquet(FileFormat):
         if any(type_ == "INT96" for _, _, _, type_, _ in rows):
             self._refuse_nanoseconds(file)
         # The tree is listed depth first: the root, then each node before its children.
-        found, nested = [], 0
+        columns: list[tuple[str, str]] = []
+        nodes: list[tuple[list[str], int]] = []  # The names in each open node, and the number of its children.
         for name, children, _, _, type_ in rows[1:]:
-            if nested:
-                nested -= 1
+            if not nodes:
+                columns.append((name, str(type_)))
             else:
-                found.append((name, str(type_)))
-            nested += children
-        return found
+                nodes[-1][0].append(name)
+            if children:
+                nodes.append(([], children))
+            while nodes and len(nodes[-1][0]) == nodes[-1][1]:
+                refuse_repeated(nodes.pop()[0], file, "names in a column must be unique")
+        return columns
 
     def _refuse_nanoseconds(self, file: PinnedFile) -> None:
         """Refuse times of the legacy type INT96 with sub-microsecond digits, which the engine truncates."""

@@ -100,6 +100,14 @@ def test_control_characters_of_texts_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [by_openpyxl, by_xlsxwriter])
+def test_texts_of_spaces_are_no_nulls(tmp_path: Path, write: Callable[..., bytes]) -> None:
+    table = [(" ", 1), (" NA ", 2), ("NA", 3)]
+
+    assert found(tmp_path, write(("text", "n"), *table), null_values=["NA"]) == [*table[:2], (None, 3)]
+    assert found(tmp_path, write(("text", " "), *table)) == table
+
+
+@pytest.mark.parametrize("write", [by_openpyxl, by_xlsxwriter])
 @pytest.mark.parametrize("is_1904", [False, True])
 def test_a_workbook_is_read_as_pandas_reads_it(tmp_path: Path, write: Callable[..., bytes], is_1904: bool) -> None:
     options = {by_openpyxl: {"epoch": CALENDAR_MAC_1904}, by_xlsxwriter: {"date_1904": True}}[write]

@@ -115,6 +115,8 @@ def test_csv_files_of_a_directory_may_order_and_type_their_columns_as_they_like(
         pytest.param("title\na,b\n1,2\n", "line 2: it has more or fewer fields than the header", id="title line"),
         pytest.param("a,b\n1,2\n1,2,3\n", "'t.csv', line 3: it has more or fewer fields", id="row too long"),
         pytest.param("a,b\n" + "1,2\n" * 30_000 + "1", "line 30002", id="R06 half-written, late"),
+        pytest.param("a,b\n" + "x,y\n" * 30_000 + "Smith, J,\n", "line 30002: it has more or fewer", id="empty, late"),
+        pytest.param('a,b\nx,1,""\n', "line 2: it has more or fewer fields", id="all rows too long by an empty field"),
         pytest.param('a,b\n1,2\n1,"abc', "line 3: a quote is not closed", id="R06 quote not closed"),
         pytest.param('a,b\n1,2\n1,"a"b\n', "line 3: a quote is not closed", id="text after a quote"),
         pytest.param('a,"b\n1,2\n', "line 1: a quote is not closed", id="quote in the header not closed"),
@@ -388,6 +390,10 @@ def test_parquet_is_refused(tmp_path: Path) -> None:
         "none": (parquet_bytes(tmp_path, pa.table({})), "it has no columns"),
         "twice": (parquet_bytes(tmp_path, pa.table([[1], [2]], names=["a", "a"])), "has the column 'a' twice"),
         "case": (parquet_bytes(tmp_path, pa.table([[1], [2]], names=["a", "A"])), "which differ only in case"),
+        "nested": (
+            parquet_bytes(tmp_path, pa.table({"a": [[{"b": {"c": 1, "C": 2}, "d": 3}]], "e": [{"C": 1}]})),
+            "has the columns 'c' and 'C', which differ only in case; names in a column must be unique",
+        ),
         "wide": (
             parquet_bytes(tmp_path, pa.table({"a": pa.array([1], pa.decimal256(60, 2))})),
             "the column 'a' has decimals of 60 digits; the engine supports at most 38",
