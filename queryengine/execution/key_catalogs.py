@@ -273,7 +273,8 @@ class KeyCatalogs:
             # others. And the rows are sorted, because threads would otherwise cut the copy into pieces where the source
             # was cut, and the size of a piece would tell how many rows of it are missing.
             if table is None:
-                order = "row_number() OVER ()" if self._definitions.is_sorted(name) else BY_VALUES
+                is_in_order = self._definitions.is_sorted(name) and not rule.has_subquery
+                order = "row_number() OVER ()" if is_in_order else BY_VALUES
                 rows = f"FROM ({rows}) ORDER BY {order}"
             source = _Source(rows, is_constant, view)
             copy = self._copies.get(source)
