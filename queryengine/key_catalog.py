@@ -17,7 +17,7 @@ class GatedRule:
 
     `relations` are the datasets and views that the rule reads, including its own dataset. A rule that is not
     `deterministic` also depends on the time. `macros` are the macros that the rule calls. For each of
-    `own_columns`, one of the tables must have the column.
+    `own_columns`, one of the tables must have the column. If `has_subquery`, a filter or mask contains a query.
     """
 
     rule: DatasetRule
@@ -27,6 +27,7 @@ class GatedRule:
     macros: frozenset[str] = frozenset()
     deterministic: bool = False
     own_columns: frozenset[tuple[tuple[str, ...], str]] = frozenset()
+    has_subquery: bool = False
     error: str = ""
 
 

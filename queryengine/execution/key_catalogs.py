@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import duckdb
 
@@ -50,9 +50,20 @@ _LEAST_BYTES: Final = 64 * 1024
 
 _USED = "SELECT sum(memory_usage_bytes + temporary_storage_bytes) FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'"
 
-#: The source of a copy: the SQL of its rows in order, and whether the data alone determines them. If not, the copy is
-#: always refilled.
-_Source = tuple[str, bool]
+#: The name of a temporary table with all rows of a view in order. No dataset can have this name.
+_ORDERED: Final = "_s000000000000"
+
+
+class _Source(NamedTuple):
+    """
+    The source of a copy: the SQL of its `rows` in order, and whether the data alone determines them.
+
+    If not, the copy is always refilled. If `view` is set, the rows come from `_ORDERED`, which has the rows of `view`.
+    """
+
+    rows: str
+    is_constant: bool
+    view: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -242,16 +253,23 @@ class KeyCatalogs:
             is_constant = rule.deterministic and self._definitions.is_deterministic(rule.relations)
             # A materialized view that does not fix the order of its rows is sorted by hidden columns, too.
             table = None if self._definitions.is_unsorted(name) else self._definitions.table_of(name)
+            view = ""
+            if table is None and self._definitions.is_sorted(name) and rule.has_subquery:
+                # The join that runs a subquery does not keep the order, and its sizes decide the order that it gives.
+                view, table = f"FROM runtime.{qualified(name)}", f"temp.main.{_ORDERED}"
+                cursor.execute(f"CREATE TEMP TABLE {_ORDERED} AS {view} LIMIT 0")
             if table is not None and "rowid" in map(lower, columns_of(cursor, f"FROM {table}")):
-                table = None  # There is no other name for the position.
-            rows = rows_of(cursor, rule, leaves_rows_out=table is None or rule.row_filter is not None, table=table)
+                view, table = "", None  # There is no other name for the position.
+            leaves_rows_out = table is None or bool(view) or rule.row_filter is not None
+            rows = rows_of(cursor, rule, leaves_rows_out=leaves_rows_out, table=table)
             # Hidden rows must not decide the order either: their number may decide in which order a join gives the
             # others. And the rows are sorted, because threads would otherwise cut the copy into pieces where the source
             # was cut, and the size of a piece would tell how many rows of it are missing.
             if table is None:
-                order = "row_number() OVER ()" if self._definitions.is_sorted(name) else BY_VALUES
+                is_in_order = self._definitions.is_sorted(name) and not rule.has_subquery
+                order = "row_number() OVER ()" if is_in_order else BY_VALUES
                 rows = f"FROM ({rows}) ORDER BY {order}"
-            source = rows, is_constant
+            source = _Source(rows, is_constant, view)
             copy = self._copies.get(source)
             if copy is None:
                 copy = _Copy(f"c{secrets.token_hex(6)}", source)
@@ -277,20 +295,23 @@ class KeyCatalogs:
         try:
             if copy.error:
                 raise _unavailable(name)
-            if not copy.is_filled or not copy.source[1]:
+            if not copy.is_filled or not copy.source.is_constant:
                 self._run(name, copy, interruption)
         finally:
             copy.filling.release()
 
     def _run(self, name: str, copy: _Copy, interruption: Interruption) -> None:
-        sql = f"CREATE OR REPLACE TABLE {_COPIES}.main.{copy.name} AS {copy.source[0]}"
+        sql = f"CREATE OR REPLACE TABLE {_COPIES}.main.{copy.name} AS {copy.source.rows}"
         with self._connection.cursor() as cursor:
             interruption.attach(cursor.interrupt)
             try:
                 interruption.check()
                 cursor.execute("USE runtime")
                 before = _used_bytes(cursor)
+                if copy.source.view:
+                    cursor.execute(f"CREATE TEMP TABLE {_ORDERED} AS {copy.source.view}")
                 cursor.execute(sql)
+                cursor.execute(f"DROP TABLE IF EXISTS temp.main.{_ORDERED}")
                 size = max(_LEAST_BYTES, _used_bytes(cursor) - before)
             except (duckdb.Error, UnicodeDecodeError) as exc:
                 interruption.check()

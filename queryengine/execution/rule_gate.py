@@ -12,6 +12,7 @@ from queryengine.execution.views import unsorted_views
 from queryengine.gate.gate import Gate
 from queryengine.gate.lasting_names import OwnColumn
 from queryengine.gate.lexer import scan
+from queryengine.gate.rewriting import has_query_word
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified
 from runtimeconf.errors import ConfigFault
@@ -41,6 +42,7 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
         macros=frozenset[str]().union(*(one.macros for one in statements)),
         deterministic=all(one.deterministic for one in statements),
         own_columns=frozenset().union(*(columns for *_, columns in (*found, *masks))),
+        has_subquery=any(has_query_word(scan(sql)) for sql, *_ in (*found, *masks)),
     )
 
 

@@ -65,9 +65,15 @@ def has_nested_with(scan: Scan) -> bool:
     return False
 
 
+def has_query_word(scan: Scan) -> bool:
+    """Return whether the expression contains the first word of a query, as every subquery does."""
+    return any(token.word in _QUERY for token in scan.tokens)
+
+
 def is_sorted(scan: Scan) -> bool:
     """Say whether the query fixes the order of its rows. A column may be named `order`."""
-    words = ["", *(token.word or token.text if token.depth == 0 else "" for token in scan.tokens), ""]
+    depth = _brackets_around(scan.tokens)
+    words = ["", *(token.word or token.text if token.depth == depth else "" for token in scan.tokens), ""]
     return any(
         word == "order" and following == "by" and before not in {"as", "."}
         for before, word, following in zip(words, words[1:], words[2:], strict=False)
@@ -153,6 +159,21 @@ def without_database(scan: Scan, relations: frozenset[str]) -> str:
             pieces.append(scan.text[kept : token.start])
             kept = tokens[index + 2].start
     return "".join([*pieces, scan.text[kept:]])
+
+
+def _brackets_around(tokens: tuple[Token, ...]) -> int:
+    """Return how many brackets contain the whole query."""
+    count, end = 0, len(tokens)
+    while end and tokens[end - 1].text in {"", ";"}:
+        end -= 1
+    while (
+        count < end
+        and tokens[count].text == "("
+        and all(token.depth > count for token in tokens[count + 1 : end - 1 - count])
+        and tokens[end - 1 - count].text == ")"
+    ):
+        count += 1
+    return count
 
 
 def _shown_list(tokens: tuple[Token, ...], show: int) -> tuple[str, int] | None:

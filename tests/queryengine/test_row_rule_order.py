@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,3 +61,36 @@ def test_a_rule_may_name_columns_and_types_that_are_called_like_a_function(tmp_p
         )
         for call in ("random() < 2", "random /**/ () < 2", '"random"() < 2', "uuid() <> uuid", "t.rand < rand()"):
             assert b"DatasetNotLoadedError" in answer(engine, "SELECT rand FROM t", within("t", row_filter=call))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"row_filter": "v.id IN (SELECT g.id FROM g)"},
+        {"row_filter": "EXISTS (FROM g WHERE g.id = v.id)", "masks": (("hidden", "0"),)},
+    ],
+)
+def test_a_subquery_in_a_rule_keeps_the_order_of_a_view(tmp_path: Path, rule: dict[str, Any]) -> None:
+    tables = {
+        "o": "SELECT i AS id, i * 7919 % 100003 AS place, i AS hidden FROM range(50000) t(i)",
+        "g": "SELECT i * 2 AS id FROM range(400000) t(i)",
+    }
+    with ExitStack() as running:
+        engine = start(running, tmp_path, tables, {"v": "FROM o ORDER BY place DESC"})
+        query = "SELECT list(place) = list_reverse_sort(list(place)) AS sorted, count(*) AS n FROM v"
+        assert answer(engine, query, within("v", **rule)) == b'[{"sorted":true,"n":25000}]'
+
+
+def test_a_view_in_brackets_keeps_its_order(tmp_path: Path) -> None:
+    views = {
+        "one": "((SELECT i FROM t ORDER BY i DESC))",
+        "two": "(SELECT i FROM t ORDER BY i DESC) UNION ALL (SELECT i FROM t ORDER BY i DESC)",
+        "three": "SELECT i FROM (SELECT i FROM t ORDER BY i DESC)",
+    }
+    with ExitStack() as running:
+        engine = start(running, tmp_path, {"t": "SELECT i FROM range(3) t(i)"}, views)
+        found = {
+            name: answer(engine, f"SELECT string_agg(i) AS i FROM {name}", Scope(relations=frozenset({name})))
+            for name in views
+        }
+    assert found == {"one": b'[{"i":"2,1,0"}]', "two": b'[{"i":"0,0,1,1,2,2"}]', "three": b'[{"i":"0,1,2"}]'}
