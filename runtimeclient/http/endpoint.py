@@ -1,6 +1,7 @@
 """The endpoint of a runtime: its URL, TLS and connections with time limits."""
 
 import ipaddress
+import math
 import os
 import re
 import socket
@@ -21,6 +22,8 @@ from runtimeclient.errors import UsageError
 from runtimeclient.http.timeouts import MIN_BYTES_PER_S
 
 _HOST = re.compile(rb"[a-z0-9._-]+|[0-9a-f:.]+", re.IGNORECASE)
+#: Seconds after which a read looks for a signal.
+_WAIT_S = 0.5
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 
 
@@ -195,18 +198,27 @@ class _Stream(httpcore.NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Read the next bytes. Raises httpcore.ReadTimeout if the response as a whole takes too long."""
         if timeout is None:
-            return self._stream.read(max_bytes)
+            return self._read_until(math.inf, max_bytes)
         start = time.monotonic()
         left_s = timeout - (self._waited_s if self._is_streaming else start - self._written_at)
         if left_s <= 0:
             raise httpcore.ReadTimeout
-        content = self._stream.read(max_bytes, left_s)
+        content = self._read_until(start + left_s, max_bytes)
         if self._is_streaming:
             self._waited_s += time.monotonic() - start
             self._received += len(content)
             if self._received >= MIN_BYTES_PER_S * timeout:
                 self._waited_s, self._received = 0.0, 0
         return content
+
+    def _read_until(self, end: float, max_bytes: int) -> bytes:
+        """Read, in short waits: a Ctrl-C just before a wait takes effect only after it."""
+        while True:
+            try:
+                return self._stream.read(max_bytes, min(_WAIT_S, max(end - time.monotonic(), 0.001)))
+            except httpcore.ReadTimeout:
+                if time.monotonic() >= end:
+                    raise
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Write part of a request. The timeout of its response starts here."""

@@ -1,5 +1,6 @@
 """How the client connects: servers that do not respond, proxies, TLS."""
 
+import signal
 import socket
 import ssl
 import subprocess
@@ -145,6 +146,39 @@ def root_file(authority: trustme.CA, tmp_path: Path) -> Path:
     file = tmp_path / "root.pem"
     authority.cert_pem.write_to_path(str(file))
     return file
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_ctrl_c_ends_a_call_even_if_it_comes_just_before_the_client_waits(is_tls: bool, tmp_path: Path) -> None:
+    has_arrived, may_answer = threading.Event(), threading.Event()
+
+    def answer(_: object) -> Reply:
+        has_arrived.set()
+        may_answer.wait(60)
+        return Reply()
+
+    def press() -> None:
+        has_arrived.wait(60)
+        # A signal that another thread gets interrupts no wait of the main thread, as one that comes before it.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    authority = trustme.CA()
+    roots = tmp_path / "roots.pem"
+    authority.cert_pem.write_to_path(roots)
+    with (
+        serve_tls(authority.issue_cert("127.0.0.1")) if is_tls else serve(Remote()) as remote,
+        RuntimeClient(remote.url, API_KEY, tls_root_certificate_file=roots if is_tls else None) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        remote.on_sql(answer)
+        pressed = pool.submit(press)
+
+        with pytest.raises(KeyboardInterrupt):
+            client.sql("SELECT 1")
+
+        pressed.result()
+        assert not may_answer.is_set()
+        may_answer.set()
 
 
 @pytest.mark.parametrize("is_tls", [False, True])

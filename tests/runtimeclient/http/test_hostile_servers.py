@@ -151,13 +151,14 @@ class Line(httpcore.NetworkStream):
 
     def __init__(self, clock: Clock, *comes: tuple[float, int]) -> None:
         self._clock = clock
-        self._comes = iter(comes)
+        self._comes = [*comes]
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        after_s, size = next(self._comes)
+        after_s, size = self._comes.pop(0)
         assert timeout is not None
         self._clock.now += min(after_s, timeout)
         if after_s >= timeout:
+            self._comes.insert(0, (after_s - timeout, size))
             raise httpcore.ReadTimeout
         return b"x" * size
 
