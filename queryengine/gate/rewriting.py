@@ -15,6 +15,9 @@ _PIVOT = frozenset({"pivot", "pivot_wider"})
 
 _SHOWS = frozenset({"show", "describe", "desc"})
 
+#: Words that the name of a relation follows. After FROM, it could also be a column, as in `extract(year FROM x)`.
+_BEFORE_RELATION = frozenset({"from", "join", "table", "pivot", "unpivot", "describe", "desc", "summarize", "show"})
+
 _SET_OPERATIONS = frozenset({"union", "except", "intersect"})
 
 #: Reserved words that can follow the ON list of a PIVOT. Outside brackets, none of them can be part of an expression.
@@ -144,12 +147,16 @@ def without_database(scan: Scan, relations: frozenset[str]) -> str:
     Remove the database name before schemas and *relations*: `runtime.main.a` becomes `main.a`.
 
     The statement runs in another database in place of `runtime`. A remaining database name in a relation is refused.
+    If the statement itself has something called `runtime`, the name is removed only where a relation must follow.
     """
     tokens = scan.tokens
+    is_defined = any(token.name == "runtime" and _text(tokens, index + 1) != "." for index, token in enumerate(tokens))
     pieces: list[str] = []
     kept = 0
     for index, token in enumerate(tokens):
         if token.name != "runtime" or _text(tokens, index + 1) != "." or _text(tokens, index - 1) == ".":
+            continue
+        if is_defined and (index == 0 or tokens[index - 1].word not in _BEFORE_RELATION):
             continue
         first = _name(tokens, index + 2)
         second = _name(tokens, index + 4) if _text(tokens, index + 3) == "." else ""

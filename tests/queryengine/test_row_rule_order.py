@@ -94,3 +94,17 @@ def test_a_view_in_brackets_keeps_its_order(tmp_path: Path) -> None:
             for name in views
         }
     assert found == {"one": b'[{"i":"2,1,0"}]', "two": b'[{"i":"0,0,1,1,2,2"}]', "three": b'[{"i":"0,1,2"}]'}
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT runtime.t AS a FROM (SELECT {'t': 5} AS runtime, 6 AS t) x", b'[{"a":5}]'),
+        ("SELECT runtime.t AS a FROM runtime.t AS runtime JOIN (SELECT 7 AS t) y ON true", b'[{"a":1}]'),
+        ("SELECT runtime.t.t AS a FROM runtime.main.t", b'[{"a":1}]'),
+    ],
+)
+def test_the_name_of_the_database_may_mean_something_else(tmp_path: Path, sql: str, expected: bytes) -> None:
+    with ExitStack() as running:
+        engine = start(running, tmp_path, {"t": "SELECT 1 AS t"}, {})
+        assert answer(engine, sql, None) == answer(engine, sql, within("t", row_filter="t.t = 1")) == expected
