@@ -59,7 +59,7 @@ Property = Callable[[str], str]
 _DAY = r"[+-]?\d{4,6}[-/]\d{1,2}[-/]\d{1,2}"
 _ERA = r"(?: \(BC\))?"
 _HOUR_OF_DAY = r"(?:\d|[01]\d|2[0-3])"
-_ZONE = r"(?:Z| ?UTC|[+-]\d\d(?::?\d\d)?)"
+_ZONE = r"(?:Z| ?UTC|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)"
 _INFINITE = "-?infinity"
 
 
