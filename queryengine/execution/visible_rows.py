@@ -72,7 +72,8 @@ def _check_own_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> No
     for tables, column in sorted(rule.own_columns):
         if not any(column in map(lower, columns_of(cursor, f"FROM {table}")) for table in tables):
             outer = f"{split_relation(rule.rule.dataset)[1]}.{column}"
-            raise UnfitRuleError(f"there is no column {column} in {' or '.join(tables)}; the outer one is {outer}")
+            other = "" if tables == (qualified(rule.rule.dataset),) else f"; the outer one is {outer}"
+            raise UnfitRuleError(f"there is no column {column} in {' or '.join(tables)}{other}")
 
 
 def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ a name without its table must be a column of the innermost query's tables, or th
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queryengine.errors import StatementNotAllowedError
@@ -30,34 +31,36 @@ _NO_TABLE: Final = {"type": "EMPTY"}
 
 def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
     """
-    Check the tree of `SELECT (rule) FROM dataset`, and return the names in its subqueries that have no table.
+    Check the tree of `SELECT (rule) FROM dataset`, and return the names that must be columns of the innermost tables.
 
-    The rule fits the data only if one of the tables has the column.
+    These are the names in subqueries that have no table. The rule fits the data only if one of the tables has the
+    column.
 
     Raises:
         StatementNotAllowedError: A name could later mean something else, whatever the data.
     """
+    dataset = tree["node"]["from_table"]
     tables = {lower(name) for name in _tables(tree)} | {"main", "runtime"}
     expressions = {lower(entry["key"]) for one in nodes_of(tree) for entry in one.get("cte_map", {}).get("map", ())}
     _check_forms(tree)
     found: set[OwnColumn] = set()
-    # Each node with the tables of the innermost query, or None outside subqueries, and the parameters of lambdas.
-    pending: list[tuple[Any, tuple[str, ...] | None, frozenset[str]]] = [
-        (tree["node"]["select_list"], None, frozenset())
-    ]
+    # The tables of the innermost query are None outside subqueries.
+    pending = [_Part(tree["node"]["select_list"], None, frozenset(), {_path(dataset)[-1]: ".".join(_path(dataset))})]
     while pending:
-        node, own, parameters = pending.pop()
+        part = pending.pop()
+        node, own = part.node, part.own
         if isinstance(node, list):
-            pending.extend((item, own, parameters) for item in node)
+            pending.extend(replace(part, node=item) for item in node)
         if not isinstance(node, dict):
             continue
         kind = node.get("class")
-        table = node.get("from_table") or _NO_TABLE
-        if table["type"] != _NO_TABLE["type"]:  # Without a table, as in `x = ANY(list)`, names are the outer query's.
-            own = _own_tables(table, expressions)
         if kind == "COLUMN_REF":
             names = [lower(name) for name in node["column_names"]]
-            if names[0] in parameters or not _is_loose(names, tables, in_subquery=own is not None):
+            if names[0] in part.parameters:
+                continue
+            if names == _path(dataset)[-1:] and own is None:  # Without such a column, it would mean the whole row.
+                own = (_quoted_path(dataset),)
+            elif not _is_loose(names, tables, in_subquery=own is not None):
                 continue
             if own:
                 found.add((own, names[0]))
@@ -68,25 +71,83 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
                 )
         elif kind == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
             names_of_values = {lower(name) for one in _columns(node["lhs"]) for name in one}
-            pending.append((node["expr"], own, parameters | names_of_values))
+            pending.append(replace(part, node=node["expr"], parameters=part.parameters | names_of_values))
         else:
-            pending.extend((part, own, parameters) for part in node.values())
+            pending.extend(_parts(part, expressions))
     return frozenset(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A node with the tables of its innermost query, the parameters of lambdas, and all tables that it sees by name."""
+
+    node: Any
+    own: tuple[str, ...] | None
+    parameters: frozenset[str]
+    seen: Mapping[str, str]
+
+
+def _parts(part: _Part, expressions: set[str]) -> Iterator[_Part]:
+    """Yield the parts of the node of *part*, each with the tables that it sees."""
+    node: Mapping[str, Any] = part.node
+    table = node.get("from_table") or _NO_TABLE
+    if node.get("type") == "JOIN" and "class" not in node:
+        yield replace(part, node=node["left"])
+        yield replace(part, node=node["right"], seen=_with(part.seen, node["left"], expressions))
+        own = (_own_tables(node["left"], expressions), _own_tables(node["right"], expressions))
+        inner = replace(part, own=own[0] + own[1] if all(own) else (), seen=_with(part.seen, node, expressions))
+        yield from (replace(inner, node=one) for key, one in node.items() if key not in {"left", "right"})
+    elif table["type"] != _NO_TABLE["type"]:
+        inner = replace(part, own=_own_tables(table, expressions), seen=_with(part.seen, table, expressions))
+        yield replace(inner, node=table, seen=part.seen)
+        yield replace(part, node=node.get("cte_map"))
+        yield from (replace(inner, node=one) for key, one in node.items() if key not in {"from_table", "cte_map"})
+    else:  # Without a table, as in `x = ANY(list)`, names are the outer query's.
+        yield from (replace(part, node=one) for one in node.values())
+
+
 def _own_tables(table: Mapping[str, Any], expressions: set[str]) -> tuple[str, ...]:
-    """Return the tables of a FROM clause; none if one of them is not a dataset, or its columns have other names."""
+    """Return the tables whose columns a FROM clause gives; none if the columns of one of them are unknown."""
     found: list[str] = []
     pending = [table]
     while pending:
         one = pending.pop()
         if one["type"] == "JOIN":
-            pending.extend((one["left"], one["right"]))
-        elif one["type"] == "BASE_TABLE" and not one.get("column_name_alias") and _path(one)[-1] not in expressions:
-            found.append(".".join(map(quoted, one["qualified_name"]["path"])))
+            pending.append(one["left"])
+            if one.get("join_type") not in {"SEMI", "ANTI"}:
+                pending.append(one["right"])
+        elif one["type"] == "BASE_TABLE" and _path(one)[-1] not in expressions:
+            found.append(_quoted_path(one))
         else:
             return ()
     return tuple(found)
+
+
+def _with(seen: Mapping[str, str], table: Mapping[str, Any], expressions: set[str]) -> Mapping[str, str]:
+    """
+    Return what a query sees that reads *table* and sees the tables *seen* around it.
+
+    Raises:
+        StatementNotAllowedError: Two different tables have one name. If the inner one lacked a column, its qualified
+            name would mean the outer one's.
+    """
+    found = dict(seen)
+    pending = [table]
+    while pending:
+        one = pending.pop()
+        if one["type"] == "JOIN":
+            pending.extend((one["left"], one["right"]))
+        elif one["type"] in _TABLES:
+            path = _path(one)
+            name = lower(one.get("alias") or path[-1])
+            is_dataset = one["type"] == "BASE_TABLE" and path[-1] not in expressions
+            meant = ".".join(path) if is_dataset else f"{name} at {id(one)}"
+            if name and seen.get(name, meant) != meant:
+                raise StatementNotAllowedError(
+                    f"another table must not have the name {name} as well: write FROM ... AS with another name."
+                )
+            found[name] = meant
+    return found
 
 
 def _is_loose(names: list[str], tables: set[str], *, in_subquery: bool) -> bool:
@@ -104,29 +165,29 @@ def _tables(node: Any) -> Iterator[str]:
 
 
 def _check_forms(tree: Mapping[str, Any]) -> None:
-    """
-    Refuse positions, natural joins, and another table with the name of the rule's dataset.
-
-    If that table lacked a column, its qualified name would mean the dataset's column.
-    """
-    dataset = _path(tree["node"]["from_table"])
+    """Refuse positions and natural joins."""
     for one in nodes_of(tree):
         if one.get("class") == "POSITIONAL_REFERENCE":
             raise StatementNotAllowedError("write the name of a column instead of its position.")
         if one.get("ref_type") == "NATURAL":
             raise StatementNotAllowedError("NATURAL JOIN is not allowed: list the columns with USING (...).")
-        if "class" not in one and one.get("type") in _TABLES:
-            path = _path(one)
-            if lower(one.get("alias") or path[-1]) == dataset[-1] and path != dataset:
-                raise StatementNotAllowedError(
-                    f"another table must not have the name {dataset[-1]} as well: write FROM ... AS with another name."
-                )
+        if one.get("aliases") or one.get("column_name_alias"):
+            renamed = [*nodes_of(one)]
+            if one.get("type") != "BASE_TABLE" and not any(inner.get("class") == "STAR" for inner in renamed):
+                continue
+            if not any(inner.get("type") == "BASE_TABLE" for inner in renamed):
+                continue
+            raise StatementNotAllowedError("write the names of columns instead of new ones by position, as in t(a, b).")
 
 
 def _path(table: Mapping[str, Any]) -> list[str]:
     """Return the name of *table* without the default database and schema; one empty part if it has none."""
     path = [lower(part) for part in table.get("qualified_name", {}).get("path", ("",))]
     return [*(part for part in path[:-1] if part not in {"main", "runtime"}), path[-1]]
+
+
+def _quoted_path(table: Mapping[str, Any]) -> str:
+    return ".".join(map(quoted, table["qualified_name"]["path"]))
 
 
 def _columns(node: Any) -> Iterator[list[str]]:

@@ -1,0 +1,64 @@
+"""Names in the rule of a key do not come to mean something else when the columns of the data change."""
+
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.model import DatasetRule, Scope
+from tests.queryengine.conftest import KINDS, config_of
+from tests.queryengine.publishing import Publisher
+from tests.queryengine.test_row_rules import UNAVAILABLE, answer
+
+TABLES = {
+    "orders": "SELECT i AS id, if(i % 3 = 0, 'acme', 'X') AS tenant, nullif(i % 3, 1) AS orders FROM range(9) r(i)",
+    "grants": "SELECT 1 AS level, 'acme' AS tenant, 2 AS kind",
+    "active": "SELECT 1 AS level, 'acme' AS tenant",
+}
+#: Filters with names that could come to mean something else, which are refused.
+REFUSED = (
+    "tenant IN (WITH orders AS (FROM grants) SELECT orders.tenant FROM orders)",
+    'tenant IN (WITH g AS (FROM grants) SELECT x.tenant FROM g AS "Orders", active AS x)',
+    "EXISTS (FROM active AS a WHERE a.level IN (SELECT a.level FROM grants AS a))",
+    "EXISTS (FROM active AS a, (SELECT a.tenant FROM grants AS a) AS b WHERE b.tenant = orders.tenant)",
+    "EXISTS (FROM active AS a JOIN grants AS g ON a.level = (SELECT g.level FROM active AS g))",
+    "EXISTS (FROM grants WHERE EXISTS (WITH grants AS (FROM active) SELECT 1 FROM grants WHERE grants.level = 1))",
+    "tenant IN (SELECT g.b FROM grants AS g(a, b, c))",
+    "tenant IN (SELECT g.b FROM (FROM grants) AS g(a, b, c))",
+    "tenant IN (WITH g(a, b, c) AS (FROM grants) SELECT g.b FROM g)",
+)
+#: Filters that do not fit the data after one of their columns has disappeared.
+FITTING = (
+    "tenant IN (SELECT tenant FROM grants SEMI JOIN active USING (level))",
+    "tenant NOT IN (SELECT tenant || 'x' FROM grants ANTI JOIN active ON grants.level > active.level)",
+    "tenant IN (SELECT tenant FROM (grants SEMI JOIN active USING (level)))",
+    "tenant IN (SELECT a.tenant FROM active AS a JOIN grants AS g ON kind = 2)",
+    "orders IS NOT NULL",
+    "id >= 0 AND (SELECT orders) IS NOT NULL",
+)
+#: Filters with names of tables that are harmless, and continue to fit.
+FIT = (
+    "tenant IN (WITH active AS (FROM active) SELECT active.tenant FROM active)",
+    "tenant IN (SELECT active.tenant FROM (FROM active) AS active)",
+    "tenant IN (SELECT u.a FROM unnest(['acme']) AS u(a), (VALUES (1)) AS v(b), (SELECT 1) AS w(c))",
+    "id >= (SELECT min(orders.id) FROM orders) AND id IN (SELECT id FROM orders WHERE id % 3 = 0)",
+    "id % 3 = 0 AND EXISTS (FROM active WHERE active.level IN (SELECT active.level FROM active))",
+)
+
+
+@pytest.mark.parametrize("row_filter", REFUSED + FITTING + FIT)
+def test_a_column_that_disappears_does_not_widen_a_filter(tmp_path: Path, row_filter: str) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(**TABLES)
+    scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter=row_filter),))
+    with KINDS["in process"](config_of(publisher.state_dir, tuple(TABLES))) as engine:
+        before = answer(engine, "SELECT count(*) AS n FROM orders", scope)
+        if row_filter in REFUSED:
+            assert before == UNAVAILABLE
+        else:
+            assert before.startswith(b'[{"n":')
+        publisher.publish(
+            orders="SELECT id, tenant FROM (" + TABLES["orders"] + ")", grants="SELECT 1 AS level, 'SECRET' AS renamed"
+        )
+
+        after = answer(engine, "SELECT count(*) AS n FROM orders", scope)
+        assert after == (b'[{"n":3}]' if row_filter in FIT else UNAVAILABLE)
