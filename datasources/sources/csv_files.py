@@ -7,11 +7,13 @@ import itertools
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import duckdb
 
 from datasources.errors import SourceError
+from datasources.sources.csv_quotes import Counted, first_record, needs_one_thread
 from datasources.sources.exact_types import (
     CHECKED,
     TEXT,
@@ -27,7 +29,7 @@ from datasources.sources.exact_types import (
 )
 from datasources.sources.formats import UNNAMED, FileFormat, refuse_other_columns, refuse_repeated
 from datasources.sources.pinned_file import PinnedFile
-from datasources.sources.text_files import HEAD_BYTES, blocks, decoded, emptied, ends, marked_encoding, without_lines
+from datasources.sources.text_files import blocks, decoded, emptied, ends, marked_encoding, without_lines
 from datasources.sql import identifier, literal, literals
 from queryengine.manifest import Column
 from runtimeconf.file_formats import has_time
@@ -142,7 +144,11 @@ class Csv(FileFormat):
             f"strict_mode = {'true' if self._quote or not self._escape else 'false'}",
             self.engine_compression,
         ]
-        self._refuse_wider_rows(connection)
+        counted = [self._counted(connection, file, delimiter) for file in self.files]
+        if self._quote == self._escape != "" and needs_one_thread(
+            connection, self._scan(self.paths, *self._texts()), counted
+        ):
+            self._dialect.append("parallel = false")
         self._dialect += [f"nullstr = {literals(nulls)}"] if nulls else []
         return self._typed(connection)
 
@@ -206,7 +212,7 @@ class Csv(FileFormat):
     def _header(self, file: PinnedFile) -> tuple[list[str], str]:
         """Return the column names and the delimiter."""
         head, _ = ends(file, self.compression, self.deadline)
-        record = self._first_record(head)
+        record = first_record(head, self._quote.encode(), self._escape.encode())
         line = f"'{file.shown}', line {1 + self.skipped_lines}"
         if record is None:
             raise SourceError(f"{line}: a quote is not closed, or the line is longer than 2 MB.")
@@ -250,27 +256,19 @@ class Csv(FileFormat):
         refuse_repeated(names, file, hint if all(map(str.strip, fields)) else f"{UNNAMED}; {hint}")
         return names, delimiter
 
-    def _first_record(self, head: bytes) -> bytes | None:
-        """Return the first line, ignoring line breaks within quotes; None if the line does not end."""
-        quote, escape = self._quote.encode(), self._escape.encode()
-        escaped = re.escape(escape) + b".|" if escape != quote else b""
-        quoted = False
-        for match in re.finditer(escaped + (re.escape(quote) + b"|" if quote else b"") + rb"[\r\n]", head, re.DOTALL):
-            if match[0] == quote:
-                quoted = not quoted
-            elif not quoted and len(match[0]) == 1:
-                return head[: match.start()]
-        return None if quoted or len(head) >= HEAD_BYTES else head
-
-    def _refuse_wider_rows(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Refuse rows with more fields than the first line. The engine drops an empty one, and without quotes any."""
+    def _counted(self, connection: duckdb.DuckDBPyConnection, file: PinnedFile, delimiter: str) -> Counted:
+        """Count the rows, and refuse one with more fields than the first line. The engine would drop an empty field."""
         # Beyond the last column, a field is null only if the row does not have it. A wrong type gives its line.
         options = [*self._texts("ENUM('no field')"), "null_padding = true", "nullstr = '\ue000'", "parallel = false"]
-        for file in self.files:
-            scan = self._scan([file.path], *options)
-            query = f"SELECT count(c{len(self._names)}) FROM {scan}"  # noqa: S608 - quoted by us
-            if connection.execute(query).fetchone() != (0,):
-                raise SourceError(f"'{file.shown}': a row has more fields than the first line.")
+        scan = self._scan([file.path], *options)
+        query = f"SELECT count(*), count(c{len(self._names)}) FROM {scan}"  # noqa: S608 - quoted by us
+        rows, more = connection.execute(query).fetchone() or (0, 0)
+        if more:
+            raise SourceError(f"'{file.shown}': a row has more fields than the first line.")
+        return Counted(
+            shown=file.shown, content=partial(self._blocks, file), rows=rows, delimiter=delimiter, quote=self._quote,
+            has_header=self._has_header, lines_before=self.skipped_lines,
+        )  # fmt: skip
 
     def _texts(self, *more: str) -> list[str]:
         """Return the options for text columns c0, c1 and so on, plus columns of *more* types not in the file."""

@@ -267,6 +267,29 @@ def test_names_with_line_ends_can_be_skipped(tmp_path: Path) -> None:
     assert loaded(tmp_path, "file:t.csv", skip_rows=2, csv_has_header="false") == [(1.5, "x"), (2.0, "x\ny")]
 
 
+#: Rows with quoted texts so long that a part of the file, for a thread of the engine, may begin and end within one.
+LONG = b"a,b\n" + b"".join(b'%d,"%s"\n' % (number, b'He said ""no"", and then\n' * 5000) for number in range(90))
+
+
+def test_long_texts_with_line_ends_are_read(tmp_path: Path) -> None:
+    put(tmp_path, "d/a.csv", LONG)
+    put(tmp_path, "d/b.csv", b"a,b\n90,x\n\n")
+
+    found = loaded(tmp_path, "file:d")
+
+    assert [first for first, _ in found] == [*range(91)]
+    assert {text for _, text in found} == {'He said "no", and then\n' * 5000, "x"}
+
+
+@pytest.mark.parametrize("end", [b'90,"x', b'5" pipe,x\n90,"x', b'90,"x"y\n'])
+def test_long_texts_do_not_hide_a_quote_that_is_not_closed(tmp_path: Path, end: bytes) -> None:
+    for name, content in (("a.csv", LONG + end), ("d/a.csv", LONG), ("d/b.csv", b"a,b\n1,x\n" + end)):
+        put(tmp_path, name, content)
+
+    for path in ("a.csv", "d"):
+        assert "a quote is not closed" in refusal_of(tmp_path, declared(tmp_path, f"file:{path}", {}))
+
+
 def test_dates_of_several_files_that_could_have_several_orders_are_text(tmp_path: Path) -> None:
     put(tmp_path, "d/a.csv", "day\n03/14/2026\n")
     put(tmp_path, "d/b.csv", "day\n03/04/2026\n")
