@@ -48,6 +48,9 @@ _PART_OF_MEMORY: Final = 3
 #: An ENUM in a type name, or the quoted name of a field.
 _ENUM: Final = re.compile(r"""ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)|("(?:[^"]|"")*")""")
 
+#: The faults that a rule or view causes. Their messages, which are for the author of a statement, are not shown.
+_OF_RULES: Final = frozenset({Fault.SQL, Fault.SYNTAX, Fault.NOT_ALLOWED})
+
 #: Each copy counts as at least this many bytes.
 _LEAST_BYTES: Final = 64 * 1024
 
@@ -226,7 +229,7 @@ class KeyCatalogs:
                 with self._connection.cursor() as cursor:
                     define_view(rows_of(cursor, rule), is_secure=True)
         except (UnfitRuleError, duckdb.Error) as exc:
-            if isinstance(exc, duckdb.Error) and fault_of(exc) is not Fault.SQL:
+            if isinstance(exc, duckdb.Error) and fault_of(exc) not in _OF_RULES:
                 raise
             catalog.errors[name] = str(exc)
             _log_unfit(name, str(exc))
@@ -322,7 +325,7 @@ class KeyCatalogs:
                 size = max(_LEAST_BYTES, _used_bytes(cursor) - before)
             except (duckdb.Error, UnicodeDecodeError) as exc:
                 interruption.check()
-                if isinstance(exc, duckdb.Error) and fault_of(exc) is not Fault.SQL:
+                if isinstance(exc, duckdb.Error) and fault_of(exc) not in _OF_RULES:
                     raise
                 # The message of the error may quote a value.
                 copy.error = f"{type(exc).__name__} while its rows were read"
