@@ -45,6 +45,9 @@ _CATALOG_BYTES: Final = 100 * 1024
 #: Copies are emptied, least recently used first, while they use more than 1 / this of the memory limit in total.
 _PART_OF_MEMORY: Final = 3
 
+#: The faults that a rule or view causes. Their messages, which are for the author of a statement, are not shown.
+_OF_RULES: Final = frozenset({Fault.SQL, Fault.SYNTAX, Fault.NOT_ALLOWED})
+
 #: Each copy counts as at least this many bytes.
 _LEAST_BYTES: Final = 64 * 1024
 
@@ -219,7 +222,7 @@ class KeyCatalogs:
                 with self._connection.cursor() as cursor:
                     define_view(rows_of(cursor, rule), is_secure=True)
         except (UnfitRuleError, duckdb.Error) as exc:
-            if isinstance(exc, duckdb.Error) and fault_of(exc) is not Fault.SQL:
+            if isinstance(exc, duckdb.Error) and fault_of(exc) not in _OF_RULES:
                 raise
             catalog.errors[name] = str(exc)
             _log_unfit(name, str(exc))
@@ -315,7 +318,7 @@ class KeyCatalogs:
                 size = max(_LEAST_BYTES, _used_bytes(cursor) - before)
             except (duckdb.Error, UnicodeDecodeError) as exc:
                 interruption.check()
-                if isinstance(exc, duckdb.Error) and fault_of(exc) is not Fault.SQL:
+                if isinstance(exc, duckdb.Error) and fault_of(exc) not in _OF_RULES:
                     raise
                 # The message of the error may quote a value.
                 copy.error = f"{type(exc).__name__} while its rows were read"

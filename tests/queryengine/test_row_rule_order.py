@@ -108,3 +108,17 @@ def test_the_name_of_the_database_may_mean_something_else(tmp_path: Path, sql: s
     with ExitStack() as running:
         engine = start(running, tmp_path, {"t": "SELECT 1 AS t"}, {})
         assert answer(engine, sql, None) == answer(engine, sql, within("t", row_filter="t.t = 1")) == expected
+
+
+#: The engine calls this a syntax error, and TRY does not catch it.
+_FAILING = "name LIKE 'x' ESCAPE sign"
+
+
+@pytest.mark.parametrize("rule", [{"row_filter": _FAILING}, {"masks": (("a", _FAILING),)}])
+def test_no_kind_of_error_in_a_rule_is_shown_as_one_of_the_statement(tmp_path: Path, rule: dict[str, Any]) -> None:
+    sql = "SELECT i AS a, 'x' AS name, CASE WHEN i = 2 THEN 'long' ELSE '!' END AS sign FROM range(3) t(i)"
+    with ExitStack() as running:
+        engine = start(running, tmp_path, {"t": sql}, {"v": f"SELECT a FROM t WHERE {_FAILING}"})
+        found = answer(engine, "FROM t", within("t", **rule)), answer(engine, "FROM v", Scope(relations=frozenset("v")))
+    for one in found:
+        assert one.startswith(b"DatasetNotLoadedError")
