@@ -144,10 +144,11 @@ def with_hidden_catalog(scan: Scan, schema: str) -> str:
 
 def without_database(scan: Scan, relations: frozenset[str]) -> str:
     """
-    Remove the database name before schemas and *relations*: `runtime.main.a` becomes `main.a`.
+    Remove the database name before *relations*: `runtime.sales.a` becomes `sales.a`, and `runtime.a` `main.a`.
 
-    The statement runs in another database in place of `runtime`. A remaining database name in a relation is refused.
-    If the statement itself has something called `runtime`, the name is removed only where a relation must follow.
+    `a` alone could mean a common table expression. The statement runs in another database in place of `runtime`. A
+    remaining database name in a relation is refused. If the statement itself has something called `runtime`, the name
+    is removed only where a relation must follow.
     """
     tokens = scan.tokens
     is_defined = any(token.name == "runtime" and _text(tokens, index + 1) != "." for index, token in enumerate(tokens))
@@ -162,9 +163,14 @@ def without_database(scan: Scan, relations: frozenset[str]) -> str:
         second = _name(tokens, index + 4) if _text(tokens, index + 3) == "." else ""
         if "." in f"{first}{second}":  # One identifier must not contain a dot.
             continue
-        if first in relations or f"{first}.{second}" in relations or (first == "main" and second in relations):
+        if (f"{first}.{second}" in relations or (first == "main" and second in relations)) and (
+            _text(tokens, index + 5) != "("  # a function of that name
+        ):
             pieces.append(scan.text[kept : token.start])
             kept = tokens[index + 2].start
+        elif first in relations and _text(tokens, index + 3) != "(":
+            pieces += [scan.text[kept : token.start], "main"]
+            kept = token.end
     return "".join([*pieces, scan.text[kept:]])
 
 

@@ -62,3 +62,28 @@ def test_a_column_that_disappears_does_not_widen_a_filter(tmp_path: Path, row_fi
 
         after = answer(engine, "SELECT count(*) AS n FROM orders", scope)
         assert after == (b'[{"n":3}]' if row_filter in FIT else UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH orders AS (SELECT 1 AS id) SELECT count(*) AS n FROM runtime.orders",
+        "WITH RECURSIVE orders AS (SELECT 1 AS id UNION FROM orders) SELECT count(*) AS n FROM RUNTIME.orders",
+        "WITH orders AS (SELECT 1 AS id) SELECT count(runtime.orders.id) AS n FROM runtime.orders",
+        "WITH orders AS (SELECT 1 AS id) SELECT count(runtime.main.orders.id) AS n FROM runtime.main.orders",
+        'SELECT count(runtime."orders".id) AS n FROM "runtime".orders, (SELECT 1) AS orders_2',
+        "SELECT * EXCLUDE (tenant, id) FROM (SELECT id, tenant, count(*) OVER () AS n FROM runtime.orders) LIMIT 1",
+        "SELECT max(orders) + 1 AS n FROM runtime.orders.orders",
+    ],
+)
+def test_the_database_of_a_dataset_may_be_written(tmp_path: Path, sql: str) -> None:
+    publisher = Publisher(tmp_path / "state")
+    names = ("orders", "orders.orders")
+    publisher.publish(orders="SELECT range AS id, 'a' AS tenant FROM range(3)")
+    publisher.publish(**{"orders.orders": "SELECT 2 AS orders"})
+    rules = tuple(DatasetRule(dataset=name, row_filter="true") for name in names)
+    scope = Scope(relations=frozenset(names), rules=rules)
+    with KINDS["in process"](config_of(publisher.state_dir, names)) as engine:
+        for within in (scope, None):
+            assert answer(engine, sql, within) == b'[{"n":3}]'
+            assert answer(engine, "FROM runtime.orders(3)", within).startswith(b"SqlError: Function 'orders'")
