@@ -16,7 +16,7 @@ import duckdb
 
 from datasources.sources.source import Bound, Operator, Value, Wanted
 from datasources.sql import literal
-from queryengine.gate.node_kinds import nodes_of
+from queryengine.gate.node_kinds import column_name, nodes_of
 from queryengine.gate.parse_tree import decode
 
 _PARSE: Final = "SELECT json_serialize_sql($1, skip_null := true, skip_empty := true, skip_default := true)"
@@ -101,8 +101,7 @@ def _columns(nodes: Iterable[_Node]) -> frozenset[str] | None:
             return None
         if "sample" in node or not _RENAMES.isdisjoint(node):
             return None
-        if class_ == "COLUMN_REF":
-            parts = [part.lower() for part in node["column_names"]]
+        if parts := [part.lower() for part in column_name(node)]:
             # Only the engine knows which part is the column and which is a table, a schema or a field.
             names.update(parts)
             lasts.add(parts[-1])

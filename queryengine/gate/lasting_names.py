@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from queryengine.errors import StatementNotAllowedError
 from queryengine.gate.lexer import lower
-from queryengine.gate.node_kinds import nodes_of
+from queryengine.gate.node_kinds import column_name, nodes_of
 from queryengine.values import quoted
 
 #: The tables of a query, one of which must have the column whose lower-case name follows.
@@ -53,23 +53,19 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
             pending.extend(replace(part, node=item) for item in node)
         if not isinstance(node, dict):
             continue
-        kind = node.get("class")
-        if kind == "COLUMN_REF":
-            names = [lower(name) for name in node["column_names"]]
-            if names[0] in part.parameters:
-                continue
+        written = column_name(node)
+        names = [lower(name) for name in written]
+        if names and names[0] not in part.parameters:
             if names == _path(dataset)[-1:] and own is None:  # Without such a column, it would mean the whole row.
-                own = (_quoted_path(dataset),)
-            elif not _is_loose(names, tables, in_subquery=own is not None):
-                continue
-            if own:
+                found.add(((_quoted_path(dataset),), names[0]))
+            elif _is_loose(names, tables, in_subquery=own is not None):
+                if not own:
+                    raise StatementNotAllowedError(
+                        f"write '{written[0]}' with its dataset, as in orders.id: if this column disappeared, the name "
+                        "alone would mean something else."
+                    )
                 found.add((own, names[0]))
-            else:
-                raise StatementNotAllowedError(
-                    f"write '{node['column_names'][0]}' with its dataset, as in orders.id: if this column disappeared, "
-                    "the name alone would mean something else."
-                )
-        elif kind == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
+        if node.get("class") == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
             names_of_values = {lower(name) for one in _columns(node["lhs"]) for name in one}
             pending.append(replace(part, node=node["expr"], parameters=part.parameters | names_of_values))
         else:

@@ -101,6 +101,9 @@ _NESTED: Final = frozenset(
     }
 )
 
+#: The engine's schemas and databases, which can stand before a function.
+_SCHEMAS: Final = frozenset({"main", "pg_catalog", "runtime", "system"})
+
 #: Constructs that are refused with a specific reason.
 _REFUSED: Final[Mapping[str, str]] = {
     **{
@@ -122,6 +125,18 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
             pending.extend(one.values())
         elif isinstance(one, list):
             pending.extend(one)
+
+
+def column_name(node: Mapping[str, Any]) -> list[str]:
+    """
+    Return the parts of the name of a column in an expression; none if it names no column itself.
+
+    In `a.lower()`, the parser sees a function `lower` of a schema `a`, which is a column if there is no such schema.
+    """
+    if node.get("class") == "COLUMN_REF":
+        return list(node["column_names"])
+    path = node.get("qualified_name", {}).get("path", ()) if node.get("class") in {"FUNCTION", "WINDOW"} else ()
+    return [] if _SCHEMAS.issuperset(map(str.lower, path[:-1])) else list(path[:-1])
 
 
 def known(forms: Mapping[str, Form], kind: str, node: dict[str, Any]) -> Form:

@@ -20,7 +20,7 @@ from queryengine.gate import datafusion, functions
 from queryengine.gate.functions import Place
 from queryengine.gate.lexer import lower
 from queryengine.gate.macros import macros
-from queryengine.gate.node_kinds import EXPRESSIONS, NODES, UNTYPED, known
+from queryengine.gate.node_kinds import EXPRESSIONS, NODES, UNTYPED, column_name, known
 
 #: The `information_schema` views that exist here, and the hidden catalog that contains them (see `catalog_schema`).
 CATALOG_VIEWS: Final = frozenset({"tables", "columns", "schemata"})
@@ -424,14 +424,15 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macr
 def _is_nondeterministic(node: dict[str, Any]) -> bool:
     name = lower(node.get("function_name", ""))
     return name in functions.NONDETERMINISTIC or any(
-        lower(column) in functions.CALLED_BY_NAME for column in node.get("column_names", ())
+        lower(part) in functions.CALLED_BY_NAME for part in column_name(node)
     )
 
 
 def _judge_named(node: dict[str, Any], function: str) -> None:
     """Check a name in a string: the aggregate in `list_aggregate(x, 'sum')`, the structure in `from_json(x, '[]')`."""
     arguments = node.get("arguments", ())
-    literal = arguments[1].get("expression", {}).get("literal", {}) if len(arguments) > 1 else {}
+    index = 0 if column_name(node) else 1  # In `x.list_aggregate('sum')`, the column is not among the arguments.
+    literal = arguments[index].get("expression", {}).get("literal", {}) if len(arguments) > index else {}
     is_text = literal.get("kind") == "STRING"
     if function in _TAKE_A_STRUCTURE:
         if not is_text:
@@ -439,7 +440,7 @@ def _judge_named(node: dict[str, Any], function: str) -> None:
         levels = accumulate((character in "[{") - (character in "]}") for character in literal.get("text", ""))
         if max(levels, default=0) > _MAX_LEVELS:
             raise SqlSyntaxError(f"The structure of {function} is nested too deeply (limit: {_MAX_LEVELS} levels).")
-    elif len(arguments) > 1:  # DuckDB reports a missing argument.
+    elif len(arguments) > index:  # DuckDB reports a missing argument.
         if not is_text:
             raise StatementNotAllowedError(f"The aggregate argument of {function} must be a string literal.")
         functions.check(lower(literal.get("text", "")), Place.WINDOW)

@@ -29,6 +29,8 @@ from datasources.sql import identifier
         ("SELECT DISTINCT ON (a) b FROM d QUALIFY c > 1 LIMIT 3", {"a", "b", "c"}),
         ('SELECT "A b""c" FROM d', {'a b"c'}),
         ("SELECT CASE WHEN a THEN b ELSE c END, e BETWEEN f AND g, h IN (1, i) FROM d", set("abcefghi")),
+        ("SELECT a.lower(), main.upper(b), d.c.max() OVER (ORDER BY e.f.abs()) FROM d", set("abcdef")),
+        ("SELECT d.to_json() FROM d", None),
         ("FROM d", None),
         ("SELECT * EXCLUDE (a) FROM d", None),
         ("SELECT d.* FROM d", None),

@@ -22,6 +22,7 @@ REFUSED = (
     "EXISTS (FROM active AS a, (SELECT a.tenant FROM grants AS a) AS b WHERE b.tenant = orders.tenant)",
     "EXISTS (FROM active AS a JOIN grants AS g ON a.level = (SELECT g.level FROM active AS g))",
     "EXISTS (FROM grants WHERE EXISTS (WITH grants AS (FROM active) SELECT 1 FROM grants WHERE grants.level = 1))",
+    "user.lower() <> 'acme'",
     "tenant IN (SELECT g.b FROM grants AS g(a, b, c))",
     "tenant IN (SELECT g.b FROM (FROM grants) AS g(a, b, c))",
     "tenant IN (WITH g(a, b, c) AS (FROM grants) SELECT g.b FROM g)",
@@ -32,13 +33,18 @@ FITTING = (
     "tenant NOT IN (SELECT tenant || 'x' FROM grants ANTI JOIN active ON grants.level > active.level)",
     "tenant IN (SELECT tenant FROM (grants SEMI JOIN active USING (level)))",
     "tenant IN (SELECT a.tenant FROM active AS a JOIN grants AS g ON kind = 2)",
+    "EXISTS (FROM grants WHERE orders.tenant = tenant.lower())",
+    "list_contains((SELECT list_transform(list(kind), lambda x: tenant.lower()) FROM grants GROUP BY tenant), tenant)",
+    "tenant IN (SELECT tenant.upper().lower() FROM grants)",
+    "orders.to_json() IS NOT NULL",
     "orders IS NOT NULL",
     "id >= 0 AND (SELECT orders) IS NOT NULL",
 )
 #: Filters with names of tables that are harmless, and continue to fit.
 FIT = (
     "tenant IN (WITH active AS (FROM active) SELECT active.tenant FROM active)",
-    "tenant IN (SELECT active.tenant FROM (FROM active) AS active)",
+    "tenant IN (SELECT main.lower(active.tenant.upper()) FROM (FROM active) AS active)",
+    "tenant IN (SELECT list_filter([tenant], lambda x: x.len() > 0)[1] FROM active) AND tenant.lower() = 'acme'",
     "tenant IN (SELECT u.a FROM unnest(['acme']) AS u(a), (VALUES (1)) AS v(b), (SELECT 1) AS w(c))",
     "id >= (SELECT min(orders.id) FROM orders) AND id IN (SELECT id FROM orders WHERE id % 3 = 0)",
     "id % 3 = 0 AND EXISTS (FROM active WHERE active.level IN (SELECT active.level FROM active))",
