@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -155,11 +156,10 @@ def test_an_answer_that_is_cut_does_not_look_complete(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_a_reload_spares_what_runs(tmp_path: Path) -> None:
     sql = "SELECT count(*) > 0 AS a FROM range(0, 20000) a, range(0, 100000) b WHERE (a.id * b.id) % 7 = 3"
-    with (
-        Sail(tmp_path) as cluster,
-        server_on(cluster, tmp_path, tmp_path, ()) as server,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with Sail(tmp_path) as cluster, ThreadPoolExecutor(1) as pool, ExitStack() as running:
+        server = server_on(cluster, tmp_path, tmp_path, ())
+        server.changes["runtime"]["shutdown_timeout"] = "2m"  # On a busy machine, the statement takes over 30 s.
+        running.enter_context(server)
         asked = pool.submit(server.rows, sql)
         wait_for(lambda: any(one["state"] == "running" for one in server.active()), "the statement to run")
         server.file.write_text(server.file.read_text().replace("max_running: 3", "max_running: 1"))
