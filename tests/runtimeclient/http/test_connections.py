@@ -148,7 +148,16 @@ def root_file(authority: trustme.CA, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, even if the shell that runs the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("is_tls", [False, True])
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_call_even_if_it_comes_just_before_the_client_waits(is_tls: bool, tmp_path: Path) -> None:
     has_arrived, may_answer = threading.Event(), threading.Event()
 
