@@ -67,10 +67,10 @@ class Counted:
 
     def has_more_lines(self) -> bool:
         """Return whether there are more lines than rows: blank ones, or some within quotes."""
-        lines, end = 0, b""
+        feeds, returns, end = 0, 0, b""
         for block in self.content():
-            lines, end = lines + max(block.count(b"\n"), block.count(b"\r")), block[-1:]
-        return lines + (end not in {b"\n", b"\r"}) > self.rows + 1
+            feeds, returns, end = feeds + block.count(b"\n"), returns + block.count(b"\r"), block[-1:]
+        return max(feeds, returns) + (end not in {b"\n", b"\r"}) > self.rows + 1
 
     def is_sound(self) -> bool:
         """Return whether Python's parser finds the same number of rows. Raises SourceError: It ends within quotes."""
