@@ -134,6 +134,9 @@ class RemoteSession:
         """Return False, because the session has no files of this machine open."""
         return False
 
+    def free_cache(self) -> None:
+        """Do nothing: the data is in the cluster."""
+
     def close(self) -> None:
         """Stop checking. The session on the cluster stays because others use it."""
         self._closed.set()

@@ -200,6 +200,15 @@ class EngineInstance:
             return " ".join(duckdb_errors.sentence(exc, self._config.state_dir).partition("\n\nLINE ")[0].split())
         return None
 
+    def free_cache(self) -> None:
+        """See `Session.free_cache`."""
+        if self._key_catalogs.has_rows:  # Copies, which have no file, would be written to the disk.
+            return
+        try:
+            self._free_blocks()
+        except duckdb.Error:  # The limit may now be too low.
+            self.cursors.broken = True
+
     def close(self) -> None:
         """Close the snapshots and delete the spilled files. Close all readers first."""
         self.cursors.close()
@@ -290,16 +299,20 @@ class EngineInstance:
         self._key_catalogs = KeyCatalogs(self._connection, self._definitions, memory_bytes, self.cursors.failure)
         self.unfit_views: Mapping[str, UnfitView] = self._definitions.unfit_views
         self.is_cacheable = self._definitions.is_cacheable
-        # Attaching a snapshot reads a block of 256 KiB. Free these blocks, which would otherwise stay in memory.
-        with suppress(duckdb.OutOfMemoryException):  # In this case the limit does not change.
-            execute("SET memory_limit = '1MB'")
-        execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
+        self._free_blocks()  # Attaching a snapshot reads a block of 256 KiB.
         # A time limit that needs no Python thread. It starts after ours, so ours passes first. Opening is not timed.
         execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
-        allowed = ["tracked_metrics"] if self._threads is None else ["threads", "tracked_metrics"]
+        in_workers = [] if self._threads is None else ["memory_limit", "threads"]
+        allowed = [*in_workers, "tracked_metrics"]
         execute(f"SET allowed_configs = {allowed}")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
+
+    def _free_blocks(self) -> None:
+        """Free the blocks of snapshots that DuckDB keeps in memory although no statement reads them."""
+        with suppress(duckdb.OutOfMemoryException):  # Some cannot be freed. In this case the limit does not change.
+            self._connection.execute("SET memory_limit = '1MB'")
+        self._connection.execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
 
 
 class DuckDBBackend:

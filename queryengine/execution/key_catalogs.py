@@ -126,6 +126,11 @@ class KeyCatalogs:
         """The memory of the catalogs and copies, in bytes, about."""
         return self._filled_bytes + len(self._catalogs) * _CATALOG_BYTES
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether a copy is filled."""
+        return self._filled_bytes > 0
+
     @contextmanager
     def ready(self, statement: GatedStatement, interruption: Interruption, *, rows: bool) -> Iterator[None]:
         """

@@ -104,6 +104,9 @@ class Session(Protocol):
     def holds_superseded(self, files: Mapping[str, str]) -> bool:
         """Return whether the session uses a file that is not in *files*, which are by lower-case dataset name."""
 
+    def free_cache(self) -> None:
+        """Free memory that later statements can fill again from files. No statement may be running."""
+
     def close(self) -> None:
         """Release all resources. Close all readers first."""
 

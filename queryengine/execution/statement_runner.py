@@ -225,6 +225,11 @@ class StatementRunner:
         """The memory that the newest session may keep for later statements, in bytes."""
         return 0 if self._newest is None else self._newest.cached_bytes
 
+    def free_cache(self) -> None:
+        """Free the memory that the newest session keeps for later statements, if it can read the data again."""
+        if self._newest is not None:
+            self._newest.free_cache()
+
     def _within(self, visible: KeyCatalog, sql: str) -> GatedStatement:
         """Gate *sql*, which may read the relations in *visible*."""
         if not visible.name:

@@ -75,6 +75,8 @@ KEPT_BYTES = 64 * MIB
 KEPT_PART = 1 / 16
 SLACK_BYTES = 4 * MIB
 WORN_BYTES = 64 * MIB
+#: Seconds without a statement after which a worker frees its cache of snapshots, which the kernel caches for all.
+CACHE_S = 10.0
 
 _CLOSING = encode(Kind.CLOSING, {})
 _TOO_LARGE = "The statement needs more memory than is available."
@@ -161,6 +163,7 @@ class StatementServer:
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
         self._left_bytes = self._base.resident  # when memory was last returned
+        self._ended_at: float | None = None  # the last statement; None once the cache is free
         self._runner: StatementRunner | None = None
         self._has_failed = False  # to open the engine, which has been logged
         self._began = time.monotonic()
@@ -196,6 +199,7 @@ class StatementServer:
         decoder = FrameDecoder()
         patience_s = REQUEST_S
         last: Query | None = None
+        self._ended_at = None
         while (request := self._received(connection, decoder, patience_s)) is not None:
             started = time.monotonic()
             is_lost = False
@@ -216,10 +220,11 @@ class StatementServer:
             connection.send(_CLOSING, socket.MSG_DONTWAIT)
         if last is not None:
             self._settle(last, SLACK_BYTES)
+        self._ended_at = time.monotonic()
 
     def be_idle(self) -> None:
         """
-        Report that no statement is running.
+        Report that no statement is running, and free the cache if none has run for `CACHE_S` seconds.
 
         The process is worn out if it has had no engine for `RETRY_S` seconds, or if its temporary directory was
         removed.
@@ -228,6 +233,11 @@ class StatementServer:
             self.worn_out = self.worn_out or time.monotonic() - self._began >= RETRY_S
         elif not self._runner.scratch.keep():
             self.worn_out = True
+        elif self._ended_at is not None and time.monotonic() - self._ended_at >= CACHE_S:
+            self._ended_at = None
+            self._runner.free_cache()
+            process_limits.give_memory_back()
+            self._left_bytes = self._memory.use().resident
         is_fit = self._runner is not None and self._runner.sessions.is_ready
         self._report(WorkerState(phase="idle" if is_fit else "unfit"))
 

@@ -99,12 +99,11 @@ def test_a_failing_statement_is_not_learned_from(session: EngineInstance) -> Non
 @pytest.mark.parametrize(
     "sql",
     [
-        "SET memory_limit = '64GB'",
         "SET max_temp_directory_size = '64GB'",
         "SET max_execution_time = 0",
         "SET enable_external_access = true",
         "SET lock_configuration = false",
-        "SET allowed_configs = ['memory_limit']",
+        "SET allowed_configs = ['allowed_paths']",
         "SET allowed_paths = ['/']",
     ],
 )

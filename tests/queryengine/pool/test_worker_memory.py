@@ -12,7 +12,7 @@ from queryengine.pool.frames import FrameDecoder, Kind
 from queryengine.pool.worker import SPARE_BYTES
 from runtimeconf.model import MIB, DatasetRule, Scope
 from tests.queryengine.bare_engine import Engine, receive, running, still_works
-from tests.queryengine.publishing import wait_until
+from tests.queryengine.publishing import Publisher, wait_until
 
 LIMIT_MIB = 256
 
@@ -122,6 +122,21 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
 
         wait_until(lambda: worker not in engine.workers())
         still_works(engine)
+
+
+def test_an_idle_worker_frees_its_cache_of_snapshots(state_dir: Path) -> None:
+    Publisher(state_dir).publish(flights="SELECT i AS id, hash(i) AS h, md5(i::VARCHAR) AS s FROM range(500000) t(i)")
+    read = "SELECT sum(id)::BIGINT AS n, max(h) > 0 AND max(s) > '' AS ok FROM flights"
+    with running(state_dir, constants={"CACHE_S": 2.0}) as engine:
+        worker = engine.worker()
+        base = private_bytes(worker)
+
+        for _ in range(2):
+            assert engine.ask(read).data == b'[{"n":124999750000,"ok":true}]'
+            assert private_bytes(worker) > base + 12 * MIB
+
+            wait_until(lambda: private_bytes(worker) < base + 6 * MIB)
+        assert engine.worker() == worker
 
 
 def test_the_copies_for_keys_do_not_wear_a_worker_out(state_dir: Path) -> None:
