@@ -266,7 +266,7 @@ def test_a_load_that_spills_has_the_memory_that_it_needs(tmp_path: Path, memory_
     made = replace(builder(tmp_path, memory_mib), temp_directory_limit_bytes=1024 * MIB)
 
     with closing(LoaderProcess(made)) as process:
-        snapshot = loaded(process, declare(tmp_path, "s.parquet"), "SELECT * FROM d ORDER BY h", deadline())
+        snapshot = loaded(process, declare(tmp_path, "s.parquet"), "SELECT * FROM d ORDER BY h", deadline(300.0))
 
     assert snapshot.rows == 1_000_000
     assert list((tmp_path / "state").glob("refresh_tmp/*")) == []  # none on a machine too slow to begin the load
