@@ -253,6 +253,30 @@ class TextField(ScalarField[str]):
         return node.text
 
 
+#: What may contain two hyphens without being a comment, or a comment to the end of its line, in that order.
+_SQL_COMMENT = re.compile(
+    r"""'(?:[^']|'')*'?|"(?:[^"]|"")*"?|\$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|\Z)|/\*.*?(?:\*/|\Z)|(?P<comment>--[^\r\n]*)""",
+    re.DOTALL,
+)
+
+
+class SqlField(TextField):
+    """SQL of at most *max_length* characters. No comment in it may contain lines that YAML has joined to it."""
+
+    def __init__(self, expected: str, *, max_length: int) -> None:
+        super().__init__(expected, max_length=max_length, may_have_lines=True)
+
+    def convert(self, node: Scalar) -> str:
+        """Return the text unchanged."""
+        text = super().convert(node)
+        for match in _SQL_COMMENT.finditer(text) if node.written else ():
+            if (match["comment"] or "").rstrip() not in node.written:
+                raise InvalidValueError(
+                    "YAML joins its lines, so the comment after -- hides the next: write the SQL below |"
+                )
+        return text
+
+
 class PathField(TextField):
     """A path as written. Relative paths are relative to the directory of the configuration file."""
 

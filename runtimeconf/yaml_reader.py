@@ -10,6 +10,7 @@ No message contains text from the file or PyYAML's snippets, because any line ma
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,13 +58,15 @@ class Scalar:
     The text of one value, with only quotes and escapes resolved.
 
     `line` counts from 1. `is_plain` distinguishes `true` from `"true"`. `may_be_shown` is false for a value with an
-    anchor, because an alias may repeat the value below `auth`. No error shows such a value.
+    anchor, because an alias may repeat the value below `auth`. No error shows such a value. If the value has several
+    lines that YAML may join, `written` has the lines of the file that contain it; otherwise it is empty.
     """
 
     line: int
     text: str = field(repr=False)
     is_plain: bool
     may_be_shown: bool = True
+    written: str = field(default="", repr=False, compare=False)
 
     @property
     def is_null(self) -> bool:
@@ -194,6 +197,10 @@ class _TreeBuilder:
         self._root: Node | None = None
         self.faults: list[ConfigFault] = []
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self._text.splitlines()
+
     def build(self) -> Mapping | None:
         """Parse the text. Return the root if it is a mapping and the whole text could be read."""
         try:
@@ -242,7 +249,10 @@ class _TreeBuilder:
         if "\0" in event.value or any("\ud800" <= character <= "\udfff" for character in event.value):
             self._fault(line, "a quoted string contains an escape for a NUL or a lone surrogate: remove it")
         is_anchored = event.anchor is not None or self._is_anchored()
-        node = Scalar(line, event.value, is_plain=not event.style, may_be_shown=not is_anchored)
+        written = ""
+        if event.style != "|" and event.end_mark is not None and event.end_mark.line >= line:
+            written = "\n".join(self._lines[line - 1 : event.end_mark.line + 1])
+        node = Scalar(line, event.value, is_plain=not event.style, may_be_shown=not is_anchored, written=written)
         self._grow(1, line)
         if event.anchor is not None:
             self._anchors[event.anchor] = (node, 1)

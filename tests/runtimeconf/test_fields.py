@@ -15,12 +15,13 @@ from runtimeconf.fields import (
     IntegerField,
     ListField,
     SizeField,
+    SqlField,
     TextField,
 )
 from runtimeconf.validation import Validation, YamlPath
 from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar, Sequence
 from tests.corpus import each
-from tests.runtimeconf.configurations import NO_REFERENCE
+from tests.runtimeconf.configurations import KEY, NO_REFERENCE, Faults, Load
 
 
 def read(field: Field[Any], node: Node, *, is_sensitive: bool = False) -> tuple[Any, list[str]]:
@@ -51,7 +52,7 @@ VALID: dict[Field[Any], dict[str, Any]] = {
     TIB: {"1": 1, "1048576": 1048576, "10B": 10, "1kB": 1000, "1KB": 1000, "16MB": 16_000_000, "1TB": 10**12}
     | {"1KiB": 1024, "128MiB": 2**27, "1GiB": 2**30, "1.5GiB": 3 * 2**29, "1 GiB": 2**30, "1TiB": 2**40},
     VERSION: {"2.0": "2.0", "1.10": "1.10"},
-    TextField("SQL", may_have_lines=True): {"SELECT 1\n-- x\n": "SELECT 1\n-- x\n"},
+    SqlField("SQL", max_length=100): {"SELECT 1\n-- x\n": "SELECT 1\n-- x\n"},
 }
 #: Values that must be written without quotes.
 PLAIN: dict[Field[Any], dict[str, Any]] = {
@@ -201,3 +202,64 @@ def test_a_list_keeps_its_good_items_and_names_each_bad_one() -> None:
 
     assert ListField(BooleanField()).read(node, YamlPath(validation, "a")) == (True, False)
     assert [fault.yaml_path for fault in validation.faults] == ["a[1]", "a[3]"]
+
+
+HIDES = "YAML joins its lines"
+
+
+@pytest.mark.parametrize(
+    ("value", "hides"),
+    [
+        (">\n    SELECT id FROM a -- own rows\n    WHERE id = 1\n", True),
+        (">\n    SELECT id FROM a --\n    WHERE id = 1\n", True),
+        (">-\n    SELECT '--', id FROM a -- own\n    -- rows\n", True),
+        ("SELECT id FROM a -- own rows\n    WHERE id = 1\n", True),
+        ('"SELECT id FROM a -- own rows\n    WHERE id = 1"\n', True),
+        ("'SELECT id FROM a -- own rows\n    WHERE id = 1'\n", True),
+        ("&sql 'SELECT id FROM a -- own rows\n    WHERE id = 1'\n", True),
+        ("|\n    SELECT id FROM a -- own rows\n    WHERE id = 1\n", False),
+        (">\n    SELECT id FROM a\n    WHERE id = 1 -- own rows\n", False),
+        (">\n    SELECT id -- all\n\n    FROM a\n", False),
+        (">\n    SELECT id\n      -- all\n      FROM a\n", False),
+        (">\n    SELECT '-- own\n    rows', 1 /* --\n    */ FROM a\n", False),
+        ('"SELECT id -- all\\n FROM a\\\n    WHERE id = 1"\n', False),
+        ("SELECT id FROM a -- own rows\n", False),
+    ],
+)
+def test_no_comment_hides_lines_that_yaml_has_joined_to_it(
+    load_text: Load, faults: Faults, value: str, hides: bool
+) -> None:
+    text = f"datasets:\n- {{name: a, from: 'file:a.parquet'}}\nviews:\n- name: v\n  sql: {value}"
+    if hides:
+        (fault,) = faults(text)
+        assert (fault.yaml_path, fault.line) == ("views[0].sql", 5)
+        assert HIDES in fault.message
+    else:
+        assert load_text(text).views[0].sql
+
+
+def test_every_field_for_sql_refuses_such_a_comment(faults: Faults) -> None:
+    folded = ">\n              a = 1 -- or\n              OR a = 2\n"
+    text = f"""
+runtime:
+  auth:
+    api-key:
+      enabled: true
+      named_keys:
+      - name: partner
+        key: {KEY}
+        datasets:
+        - name: a
+          row_filter: {folded}
+          masks:
+            b: {folded}
+datasets:
+- name: a
+  from: file:a.parquet
+  acceleration:
+    enabled: true
+    refresh_sql: {folded}
+"""
+    found = [fault.yaml_path.rpartition(".")[2] for fault in faults(text) if HIDES in fault.message]
+
+    assert sorted(found) == ["b", "refresh_sql", "row_filter"]
