@@ -10,12 +10,13 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from runtimeconf.model import DatasetConfig
 from system.files import MissingFileError, UnreadableFileError, read_regular_file
 
 #: The format of the manifest and the snapshots. Data with another version is rebuilt from the sources, with a warning.
@@ -141,6 +142,44 @@ def read_manifest(state_dir: Path) -> Manifest:
     except UnreadableFileError as exc:
         raise ManifestError(f"The manifest of published data cannot be read: {exc}.") from exc
     return _decode(text)
+
+
+def read_declared(state_dir: Path, datasets: Sequence[DatasetConfig]) -> tuple[Manifest, bool]:
+    """
+    Return the published manifest with only the data that *datasets* declare, and whether none of it is missing.
+
+    While another configuration takes effect, data that it declares differently is staged. It is included if *datasets*
+    declare it, so that no statement reads data that its key's configuration does not declare.
+
+    Raises:
+        ManifestError: See `read_manifest`.
+    """
+    fingerprints = {one.name.lower(): one.fingerprint for one in datasets if one.fingerprint}
+
+    def declared(manifest: Manifest) -> dict[str, Snapshot]:
+        named = {one.dataset.lower(): one for one in manifest.snapshots}
+        return {name: one for name, one in named.items() if fingerprints.get(name, one.source) == one.source}
+
+    published = read_manifest(state_dir)
+    found = declared(published)
+    if len(found) == len(published.snapshots):
+        return published, True
+    changed = with_readers({one.dataset.lower() for one in published.snapshots} - found.keys(), datasets)
+    found = {name: one for name, one in found.items() if name not in changed}
+    staged = declared(read_manifest(state_dir / STAGED_DIRECTORY))
+    missing = with_readers(changed - staged.keys(), datasets)
+    found |= {name: staged[name] for name in changed - missing}
+    return replace(published, snapshots=tuple(found.values())), not missing
+
+
+def with_readers(names: set[str], datasets: Iterable[DatasetConfig]) -> set[str]:
+    """Return the lower-case *names* of datasets, and those of the materialized views that read one of them."""
+    views = {one.name.lower(): one.view.reads for one in datasets if one.view is not None}
+    found = more = set(names)
+    while more:
+        more = {name for name, reads in views.items() if not more.isdisjoint(reads)} - found
+        found = found | more
+    return found
 
 
 def write_manifest(state_dir: Path, manifest: Manifest) -> bool:

@@ -376,7 +376,9 @@ class DatasetConfig:
     (`Params.of` turns them into the connector's dataclass). `time_column` is set if `refresh_mode` is `append` or if
     rows expire; otherwise only a refresh request with mode append uses it. `on_empty` decides what a refresh that
     returns no rows does if rows are being served. If `is_in_place` is true, a cluster reads the dataset from its
-    source, and the runtime never loads it. `line` counts from 1; `yaml_path` is a path such as `datasets[0]`.
+    source, and the runtime never loads it. `fingerprint` identifies the settings that the data must be built from. It
+    is empty if any data of the dataset's name may be served. `line` counts from 1; `yaml_path` is a path such as
+    `datasets[0]`.
     """
 
     name: str
@@ -393,6 +395,7 @@ class DatasetConfig:
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
     view: MaterializedView | None = None
     is_in_place: bool = False
+    fingerprint: str = ""
     line: int = 0
     yaml_path: str = ""
 

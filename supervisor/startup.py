@@ -110,7 +110,7 @@ def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
             faults.extend(error.faults)
         if faults:
             raise ConfigError(tuple(sorted(faults, key=lambda fault: (fault.file != config.file, fault.line))))
-        return declarations.with_admitted_sql(config, gate_of_loads)
+        return declarations.with_fingerprints(declarations.with_admitted_sql(config, gate_of_loads))
 
 
 def describe_keys() -> str:

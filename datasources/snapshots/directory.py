@@ -32,6 +32,7 @@ from queryengine.manifest import (
     read_manifest,
     signature,
     snapshot_path,
+    with_readers,
     write_manifest,
 )
 from runtimeconf.model import DatasetConfig
@@ -325,10 +326,5 @@ def _changed(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig
         if dataset is not None and fingerprint(dataset) != snapshot.source:
             logger.info("The definition of dataset %s changed: it will be reloaded", dataset.name)
             changed.add(dataset.name)
-    more = changed
-    while more:
-        read = {name.lower() for name in more}
-        views = {name for name, one in declared.items() if one.view is not None and not read.isdisjoint(one.view.reads)}
-        more = views - changed
-        changed |= more
-    return changed
+    names = with_readers({name.lower() for name in changed}, declared.values())
+    return {name for name in declared if name.lower() in names}

@@ -84,7 +84,9 @@ class Definitions:
         #: Called after a definition, because earlier transactions do not see it.
         self.renew_cursors: Callable[[], None] = lambda: None
         self._config = config
-        self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in snapshots}
+        datasets = {dataset.name.lower() for dataset in config.datasets}
+        # A name may have been a dataset before it became a view.
+        self._snapshots = {one.dataset.lower(): one for one in snapshots if one.dataset.lower() in datasets}
         #: The datasets that each view reads, by lower-case name.
         self._datasets_of: dict[str, frozenset[str]] = {}
         #: The errors of relations without data, and of views whose SQL does not fit the data.

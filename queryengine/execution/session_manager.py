@@ -13,9 +13,9 @@ statement has ended.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from queryengine.engine import GatedStatement
 from queryengine.errors import EngineUnavailableError
 from queryengine.execution.definitions import SnapshotGoneError
 from queryengine.execution.session import Session, UnfitView
-from queryengine.manifest import Manifest, ManifestError, Pin, Signature, manifest_path, read_manifest, signature
+from queryengine.manifest import Manifest, ManifestError, Pin, Signature, manifest_path, read_declared, signature
+from runtimeconf.model import DatasetConfig
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +43,35 @@ REST_S = 0.75
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """A session over a manifest, and the number of statements that use the session."""
+    """
+    A session over a manifest, and the number of statements that use the session.
+
+    If it is not `is_whole`, the manifest has data of another configuration in place of ours.
+    """
 
     session: Session
     pin: Pin
+    files: Mapping[str, str] = field(default_factory=dict)  # by lower-case dataset name
+    is_whole: bool = True
     leases: int = 0
+
+    def has(self, files: Mapping[str, str]) -> bool:
+        """Return whether the session has everything that a session over *files*, which are not whole, would have."""
+        return self.is_whole or self.files == files
 
     def close(self) -> None:
         """Close the session's files."""
         self.session.close()
         self.pin.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """The newest manifest, with its files by lower-case dataset name. See `_Held` for `is_whole`."""
+
+    pin: Pin
+    files: Mapping[str, str]
+    is_whole: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -72,10 +92,16 @@ class SessionManager:
     The sessions over the data published in *state_dir*.
 
     *open_session* opens a session over a manifest. It raises SnapshotGoneError for a missing snapshot, unless its
-    second argument tells it to leave out missing snapshots.
+    second argument tells it to leave out missing snapshots. Data that *datasets* do not declare is left out: see
+    `read_declared`. A session with all of ours is kept while the manifest is for another configuration.
     """
 
-    def __init__(self, state_dir: Path, open_session: Callable[[Manifest, bool], Session]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        open_session: Callable[[Manifest, bool], Session],
+        datasets: Sequence[DatasetConfig] = (),
+    ) -> None:
         """
         Open the first session.
 
@@ -85,6 +111,7 @@ class SessionManager:
         self._state_dir = state_dir
         self._manifest = str(manifest_path(state_dir))
         self._open_session = open_session
+        self._datasets = datasets
         self._opening = threading.Lock()  # Held while a session is opened. Acquired before the other lock.
         self._unfit_views: Mapping[str, UnfitView] = {}  # of the newest session
         self._unusable: Signature = None  # of the manifest that the log last reported
@@ -92,8 +119,7 @@ class SessionManager:
         self._wake = threading.Event()
         self._closed = False
         self._retired: list[_Held] = []
-        #: The newest manifest, if no session is open for it, with its files by lower-case dataset name.
-        self._published: tuple[Pin, dict[str, str]] | None = None
+        self._published: _Published | None = None  # if no session is open for it
         self._rests_until = self._looks_at = 0.0
         try:
             self._current = self._open()
@@ -150,31 +176,33 @@ class SessionManager:
         """Return the newest manifest if the current session can run *statement* on it. Call with the lock held."""
         if self._closed:
             raise EngineUnavailableError(_STOPPING)
-        session, signature_now = self._current.session, signature(self._manifest)
-        if session.is_broken:
+        current, signature_now = self._current, signature(self._manifest)
+        if current.session.is_broken:
             return None
-        if self._current.pin.signature == signature_now:
-            return self._current.pin
-        if statement is None:
+        if current.is_whole and current.pin.signature == signature_now:
+            return current.pin
+        if statement is None or (published := self._newest(signature_now)) is None:
             return None
-        published = self._newest(signature_now)
-        return published[0] if published and session.reads_the_same(statement, published[1]) else None
+        if current.is_whole and not published.is_whole:
+            return current.pin
+        return published.pin if current.session.reads_the_same(statement, published.files) else None
 
-    def _newest(self, signature_now: Signature) -> tuple[Pin, dict[str, str]] | None:
-        """Return the published manifest and files; None if they cannot be read. Call with the lock held."""
-        if self._published is None or self._published[0].signature != signature_now:
+    def _newest(self, signature_now: Signature) -> _Published | None:
+        """Return the published manifest; None if it cannot be read. Call with the lock held."""
+        known = self._published
+        if known is None or known.pin.signature != signature_now or not known.is_whole:
             self._forget_published()
             with suppress(ManifestError), ExitStack() as undo:
                 pin = Pin(self._manifest)  # before it is read: see `_open`
                 undo.callback(pin.close)
-                snapshots = read_manifest(self._state_dir).snapshots
-                self._published = pin, {snapshot.dataset.lower(): snapshot.file for snapshot in snapshots}
+                manifest, is_whole = read_declared(self._state_dir, self._datasets)
+                self._published = _Published(pin, _files_of(manifest), is_whole)
                 undo.pop_all()
         return self._published
 
     def _forget_published(self) -> None:
         if self._published is not None:
-            self._published[0].close()
+            self._published.pin.close()
             self._published = None
 
     def _renew(self) -> None:
@@ -185,10 +213,11 @@ class SessionManager:
         """
         current = self._current
         # If the manifest is missing, the refresher writes it again.
-        if signature(self._manifest) in {current.pin.signature, None} and not current.session.is_broken:
+        is_newest = signature(self._manifest) in {current.pin.signature, None}
+        if is_newest and current.is_whole and not current.session.is_broken:
             return
         try:
-            successor = self._open()
+            successor = self._open(current)
         except ManifestError as exc:
             if current.session.is_broken:
                 raise EngineUnavailableError(str(exc)) from exc
@@ -197,6 +226,8 @@ class SessionManager:
             if (published := signature(self._manifest)) != self._unusable:
                 self._unusable = published
                 logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
+            return
+        if successor is current:
             return
         with self._lock:
             if not self._closed:
@@ -234,11 +265,13 @@ class SessionManager:
             if self._closed or self._current.pin.signature == (signature_now := signature(self._manifest)):
                 return True
             published = self._newest(signature_now)
-            return published is not None and not self._current.session.holds_superseded(published[1])
+            return published is not None and not self._current.session.holds_superseded(published.files)
 
-    def _open(self) -> _Held:
+    def _open(self, current: _Held | None = None) -> _Held:
         """
         Open a session over the published data, and set the rest period of the thread.
+
+        Return *current* if the manifest is for another configuration and has no data of ours that *current* lacks.
 
         Raises:
             ManifestError: The manifest is damaged or from another release.
@@ -252,7 +285,10 @@ class SessionManager:
                     # Pin before reading, so that a manifest that replaces this one in the meantime is noticed.
                     pin = Pin(self._manifest)
                     undo.callback(pin.close)
-                    manifest = read_manifest(self._state_dir)
+                    manifest, is_whole = read_declared(self._state_dir, self._datasets)
+                    files = _files_of(manifest)
+                    if current and not is_whole and not current.session.is_broken and current.has(files):
+                        return current
                     # If the same manifest fails twice, its snapshot was lost, not superseded, so serve the others.
                     tolerant, failed = pin.signature == failed, pin.signature
                     session = self._open_session(manifest, tolerant)
@@ -267,7 +303,7 @@ class SessionManager:
                 unusable = {"view": name, "yaml_path": unfit.yaml_path, "error": unfit.reason}
                 logger.warning("view unusable", extra={"fields": unusable})
         self._unfit_views = session.unfit_views
-        return _Held(session, pin)
+        return _Held(session, pin, files, is_whole)
 
     def _follow(self) -> None:
         while True:
@@ -282,3 +318,7 @@ class SessionManager:
                 held.close()
             if done:
                 return
+
+
+def _files_of(manifest: Manifest) -> dict[str, str]:
+    return {snapshot.dataset.lower(): snapshot.file for snapshot in manifest.snapshots}

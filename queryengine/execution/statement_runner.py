@@ -81,7 +81,7 @@ class StatementRunner:
             self._visible_in: BoundedDict[Scope, KeyCatalog] = BoundedDict(_SCOPES)
             self.scratch = ScratchDirectory(config.state_dir)
             undo.callback(self.scratch.close)
-            self.sessions = SessionManager(config.state_dir, self._open)
+            self.sessions = SessionManager(config.state_dir, self._open, config.datasets)
             undo.callback(self.sessions.close, _CLOSE_S)
             self._watchdog = Watchdog()
             undo.pop_all()

@@ -362,7 +362,7 @@ def test_a_failure_to_open_does_not_stop_the_closing_of_unused_sessions(
     failing.set()
     with monkeypatch.context() as patched:
         if failing_part == "the manifest":
-            patched.setattr("queryengine.execution.session_manager.read_manifest", fail)
+            patched.setattr("queryengine.execution.session_manager.read_declared", fail)
         publisher.publish(flights="SELECT 2 AS id")
         wait_until(lambda: len(failures) >= 3, within_s=30)
         wait_until(lambda: len(open_files("manifest")) <= held, within_s=30)
