@@ -86,6 +86,9 @@ def _by_position(names: Mapping[str, str], values: list[Any]) -> list[Any]:
             f"The statement uses named parameters ({_shown(names.values())}): send the values as an object."
         )
     highest = max(map(int, names), default=0)
+    if len(names) < highest:
+        unused = next(number for number in range(1, highest) if str(number) not in names)
+        raise ParameterError(f"The statement uses ${highest} but not ${unused}: number the parameters without gaps.")
     if len(values) != highest or len(names) != highest:
         taken = f"{len(names)} parameter{'' if len(names) == 1 else 's'}"
         raise ParameterError(

@@ -31,7 +31,8 @@ def test_values_that_fit(taken: tuple[str, ...], given: Any, bound: Any) -> None
         pytest.param(("1",), None, "takes 1 parameter, and 0 are given", id="S29 none"),
         pytest.param(("1", "2"), [1], "takes 2 parameters, and 1 is given", id="S29 too few"),
         pytest.param((), [1], "takes 0 parameters, and 1 is given", id="S29 unasked"),
-        pytest.param(("2",), [1, 2], "takes 1 parameter, and 2 are given", id="S29 a gap in the numbers"),
+        pytest.param(("2",), [2], r"uses \$2 but not \$1: number the parameters without gaps", id="S29 no first"),
+        pytest.param(("1", "3"), [1, 2, 3], r"uses \$3 but not \$2: number", id="S29 a gap in the numbers"),
         pytest.param(
             ("a", "b"),
             [1, 2],
