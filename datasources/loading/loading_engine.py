@@ -125,14 +125,15 @@ class LoadingEngine:
             view = f"runtime.{qualified(dataset.name)}"
             with deadline.guard(connection), self._explained(connection, scan):
                 rows = self._bound(connection, path, scan)
-                columns = (
-                    columns_of(connection, rows) if refresh_sql is None else _viewed(connection, dataset.name, rows)
-                )
+                columns = _columns_read(connection, dataset.name, rows, refresh_sql)
                 refuse_excess(dataset.name, columns)
                 scan.accept(connection, columns)
+                if _has_unknown_types(connection, rows, columns, scan, load):
+                    rows = _without_rows(columns, load.served)
+                    columns = _columns_read(connection, dataset.name, rows, refresh_sql)
                 needs_time = appends or window_of(dataset) is not None
                 time = append.find_time_column(dataset, columns) if needs_time else None
-                conditions = [] if time is None else _conditions(dataset, time, newer_than)
+                conditions = _conditions(dataset, time, newer_than)
                 if conditions:
                     rows = f"{rows} WHERE {' AND '.join(conditions)}"
                 if refresh_sql is not None:
@@ -153,11 +154,7 @@ class LoadingEngine:
                     indexes.build(connection, table, written, dataset)
                 connection.execute("CHECKPOINT _snapshot")
             scan.confirm()
-            for column in written:
-                if column.type.startswith(_UNSUPPORTED_TYPES):
-                    raise SourceError(
-                        f"The column {column.name} of {dataset.name} has a type that cannot be displayed."
-                    )
+            _refuse_unsupported(dataset, written)
             if time is not None and appends:
                 append.check_result(dataset, time, written)
             return Loaded(written, count_of(connection, table), scan.version)
@@ -322,6 +319,29 @@ class LoadingEngine:
             raise scan.explain(connection, exc) from exc
 
 
+def _refuse_unsupported(dataset: DatasetConfig, columns: Sequence[Column]) -> None:
+    for column in columns:
+        if column.type.startswith(_UNSUPPORTED_TYPES):
+            raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be displayed.")
+
+
+def _has_unknown_types(
+    connection: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[Column], scan: Scan, load: Load
+) -> bool:
+    """Return whether the types of *columns* differ from the served ones only because the source has no *rows*."""
+    types = {column.name: column.type for column in load.served}
+    if scan.is_read_once or all(types.get(column.name, column.type) == column.type for column in columns):
+        return False
+    return not connection.execute(f"SELECT 1 FROM ({rows}) LIMIT 1").fetchall()  # noqa: S608 - quoted by the source
+
+
+def _without_rows(columns: Sequence[Column], served: Sequence[Column]) -> str:
+    """Return a SELECT of *columns* without rows, in which those that are *served* have the types served."""
+    types = {column.name: column.type for column in served}
+    names = ", ".join(f"NULL::{types.get(column.name, column.type)} AS {identifier(column.name)}" for column in columns)
+    return f"SELECT * FROM (SELECT {names} WHERE false)"  # noqa: S608 - quoted by us
+
+
 def _with_types_served(
     connection: duckdb.DuckDBPyConnection, table: str, written: tuple[Column, ...], load: Load
 ) -> tuple[Column, ...]:
@@ -341,9 +361,11 @@ def _wanted(dataset: DatasetConfig, refresh_sql: str | None, newer_than: Waterma
     return wanted if newer_than is None else replace(wanted, bounds=(*wanted.bounds, *newer_than.bounds))
 
 
-def _conditions(dataset: DatasetConfig, time: Column, newer_than: Watermark | None) -> list[str]:
-    """Return the SQL conditions on the *time* of the rows that a load keeps."""
-    conditions = []
+def _conditions(dataset: DatasetConfig, time: Column | None, newer_than: Watermark | None) -> list[str]:
+    """Return the SQL conditions on the *time* of the rows that a load keeps; none if it is not needed."""
+    conditions: list[str] = []
+    if time is None:
+        return conditions
     if newer_than is not None:
         refuse_changes(dataset.name, [newer_than.column], [time])
         conditions.append(newer_than.condition)
@@ -352,10 +374,17 @@ def _conditions(dataset: DatasetConfig, time: Column, newer_than: Watermark | No
     return conditions
 
 
+def _columns_read(
+    connection: duckdb.DuckDBPyConnection, dataset: str, rows: str, refresh_sql: str | None
+) -> tuple[Column, ...]:
+    """Return the columns of *rows*. A *refresh_sql* reads them from a view."""
+    return columns_of(connection, rows) if refresh_sql is None else _viewed(connection, dataset, rows)
+
+
 def _viewed(connection: duckdb.DuckDBPyConnection, dataset: str, rows: str) -> tuple[Column, ...]:
     """Create a view of *rows* named *dataset*, and return its columns."""
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS runtime.{identifier(split_relation(dataset)[0])}")
-    connection.execute(f"CREATE VIEW runtime.{qualified(dataset)} AS {rows}")
+    connection.execute(f"CREATE OR REPLACE VIEW runtime.{qualified(dataset)} AS {rows}")
     return tuple(Column(name=name, type=kind) for name, kind in connection.execute(_COLUMNS_READ).fetchall())
 
 

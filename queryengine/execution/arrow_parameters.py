@@ -73,8 +73,12 @@ def _one_row(stream: bytes) -> pa.RecordBatch:
 def _value(name: str, column: pa.Array) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    zone = getattr(column.type, "tz", None)
     try:
-        if column.type in (pa.time64("ns"), pa.timestamp("ns", getattr(column.type, "tz", None))):
+        if zone and column.type.unit == "ns" and not (column.cast(pa.int64())[0].as_py() or 0) % 1000:
+            # The engine cannot compare its times with nanoseconds with those that have a zone.
+            column = column.cast(pa.timestamp("us", "UTC"))
+        if column.type in (pa.time64("ns"), pa.timestamp("ns", zone)):
             # Python has fewer digits than the engine. Without its zone, a timestamp is written in UTC.
             is_time = pa.types.is_time(column.type)
             text = (column if is_time else column.cast(pa.timestamp("ns"))).cast(pa.string())[0].as_py()

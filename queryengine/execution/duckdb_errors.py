@@ -94,6 +94,7 @@ _NO_SPACE = re.compile(
 #: If the class and the kind are not specific enough, the message decides.
 _BY_TEXT = (
     (Fault.OTHER, re.compile(r"\ACorrupt database file"), Fault.DATA),
+    (Fault.OTHER, re.compile(r"\AParameter not (?:allowed|resolved|supported)\b"), Fault.SQL),
     (Fault.OTHER, re.compile(r"launched in read-only mode"), Fault.NOT_ALLOWED),
     (Fault.DATA, _NO_SPACE, Fault.RESOURCES),
     (Fault.DATA, WANT_OF_MEMORY, Fault.RESOURCES),  # for a block that is read back from disk

@@ -1,6 +1,7 @@
 """Checks parameter values against their statement before the engine sees them."""
 
 from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from queryengine.engine import JsonParameters
@@ -13,6 +14,9 @@ MAX_DEPTH = 64
 
 #: The range of the engine's integer types.
 LEAST_INTEGER, GREATEST_INTEGER = -(2**127), 2**128 - 1
+
+#: The largest width of the engine's DECIMAL. It would convert a wider value to DOUBLE.
+MAX_DIGITS = 38
 
 #: The message for a value that fits no type of the engine.
 UNKNOWN_TYPE = "A parameter value has a type that the engine does not support."
@@ -70,7 +74,7 @@ def check_values(given: JsonParameters | None) -> None:
     Check each value separately.
 
     Raises:
-        ParameterError: A value is nested too deeply, or contains too large an integer or text that is not Unicode.
+        ParameterError: A value is nested too deeply, or contains too large a number or text that is not Unicode.
     """
     if isinstance(given, Mapping):
         named = [(str(name).casefold(), value) for name, value in given.items()]
@@ -86,6 +90,9 @@ def _by_position(names: Mapping[str, str], values: list[Any]) -> list[Any]:
             f"The statement uses named parameters ({_shown(names.values())}): send the values as an object."
         )
     highest = max(map(int, names), default=0)
+    if len(names) < highest:
+        unused = next(number for number in range(1, highest) if str(number) not in names)
+        raise ParameterError(f"The statement uses ${highest} but not ${unused}: number the parameters without gaps.")
     if len(values) != highest or len(names) != highest:
         taken = f"{len(names)} parameter{'' if len(names) == 1 else 's'}"
         raise ParameterError(
@@ -111,6 +118,8 @@ def _check_value(name: str, value: Any) -> None:
         for single in level:
             if isinstance(single, int) and not LEAST_INTEGER <= single <= GREATEST_INTEGER:
                 raise ParameterError(f"The value of {name} contains an integer larger than 128 bits.")
+            if isinstance(single, Decimal) and _width(single) > MAX_DIGITS:
+                raise ParameterError(f"The value of {name} contains a decimal with more than {MAX_DIGITS} digits.")
             if isinstance(single, str):
                 try:
                     single.encode()
@@ -125,6 +134,14 @@ def _check_value(name: str, value: Any) -> None:
         if not level:
             return
     raise ParameterError(f"The value of {name} is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _width(value: Decimal) -> int:
+    """Return the width of the DECIMAL to which DuckDB converts *value*. A zero before the decimal point counts."""
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        return 0
+    return len(digits) + exponent if exponent >= 0 else len(digits) if -exponent <= len(digits) else 1 - exponent
 
 
 def _shown(names: Iterable[str]) -> str:

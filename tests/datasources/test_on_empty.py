@@ -105,6 +105,28 @@ def test_a_file_with_a_header_only_has_no_rows_and_no_other_types(
     assert (len(served(tmp_path)), types) == (2 if on_empty == "fail" else 0, [("BIGINT",), ("DATE",)])
 
 
+@pytest.mark.parametrize(
+    ("acceleration", "rows"),
+    [
+        pytest.param(AccelerationConfig(enabled=True, refresh_mode="append"), 2, id="append"),
+        pytest.param(AccelerationConfig(enabled=True, refresh_data_window_s=1e10), 0, id="window"),
+        pytest.param(AccelerationConfig(enabled=True, refresh_sql="SELECT a + 1 AS a, b FROM d"), 0, id="refresh_sql"),
+    ],
+)
+def test_the_types_of_a_file_with_a_header_only_are_those_served(
+    tmp_path: Path, begin: Start, acceleration: AccelerationConfig, rows: int
+) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2024-01-05\n2,2024-01-06\n")
+    dataset = replace(declare(tmp_path, "a.csv"), time_column="b", acceleration=acceleration)
+    refresher = begin(dataset)
+    (tmp_path / "a.csv").write_text("a,b\n")
+
+    run = finished(refresher, refresher.request_refresh("d"))
+
+    assert (run.error, len(served(tmp_path))) == (None, rows)
+    assert served(tmp_path, sql="SELECT column_type FROM (DESCRIBE d)") == [("BIGINT",), ("DATE",)]
+
+
 class LoaderProcesses:
     """The builders of `serve`, which end with the block."""
 

@@ -178,6 +178,12 @@ def test_s29_a_value_is_data(engine: QueryEngine, value: object, expected: objec
     assert rows(engine, "SELECT $name AS v", {"name": value}) == [{"v": expected}]
 
 
+@pytest.mark.parametrize("clause", ["ORDER BY $1", "GROUP BY $1"])
+def test_a_parameter_in_place_of_a_column_is_the_callers_error(engine: QueryEngine, clause: str) -> None:
+    with pytest.raises(SqlError, match="Parameter not supported in"):
+        ask(engine, f"SELECT id FROM flights {clause}", [1])
+
+
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [

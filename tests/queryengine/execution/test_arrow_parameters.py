@@ -76,6 +76,16 @@ def test_nanoseconds_are_kept(type_: pa.DataType, text: str, kind: str) -> None:
     assert from_arrow(stream(row(a=pa.array([None], type_))), named=False) == [None]
 
 
+def test_microseconds_with_a_zone_can_be_compared_with_any_time() -> None:
+    value = pa.array([1_704_067_200_000_001_000], pa.timestamp("ns", "Europe/Berlin"))
+
+    values = from_arrow(stream(row(a=value)), named=False)
+
+    assert values == [datetime(2024, 1, 1, 0, 0, 0, 1, tzinfo=UTC)]
+    found = duckdb.connect().execute("SELECT '2024-01-01 00:00:00+00'::TIMESTAMPTZ < $1", values).fetchone()
+    assert found == (True,)
+
+
 @each(
     ("names", "named", "expected"),
     [

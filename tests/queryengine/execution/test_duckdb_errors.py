@@ -52,6 +52,7 @@ def test_every_exception_of_duckdb_is_judged() -> None:
         pytest.param(OSError("IO Error: write: No space left on device"), Fault.RESOURCES, id="disk full"),
         pytest.param(OSError("Corrupt database file: checksum"), Fault.DATA, id="damaged under way"),
         pytest.param(duckdb.Error("Corrupt database file: checksum"), Fault.DATA, id="damaged"),
+        pytest.param(duckdb.Error("Parameter not supported in ORDER BY clause"), Fault.SQL, id="parameter"),
         pytest.param(OSError("something else"), Fault.OTHER, id="no kind"),
         pytest.param(OSError("Brand New Error: text"), Fault.OTHER, id="unknown kind"),
         pytest.param(RuntimeError("x"), Fault.OTHER, id="not DuckDB's"),

@@ -1,5 +1,7 @@
+from decimal import Decimal
 from typing import Any
 
+import duckdb
 import pytest
 
 from queryengine.errors import ParameterError
@@ -31,7 +33,8 @@ def test_values_that_fit(taken: tuple[str, ...], given: Any, bound: Any) -> None
         pytest.param(("1",), None, "takes 1 parameter, and 0 are given", id="S29 none"),
         pytest.param(("1", "2"), [1], "takes 2 parameters, and 1 is given", id="S29 too few"),
         pytest.param((), [1], "takes 0 parameters, and 1 is given", id="S29 unasked"),
-        pytest.param(("2",), [1, 2], "takes 1 parameter, and 2 are given", id="S29 a gap in the numbers"),
+        pytest.param(("2",), [2], r"uses \$2 but not \$1: number the parameters without gaps", id="S29 no first"),
+        pytest.param(("1", "3"), [1, 2, 3], r"uses \$3 but not \$2: number", id="S29 a gap in the numbers"),
         pytest.param(
             ("a", "b"),
             [1, 2],
@@ -54,6 +57,30 @@ def test_values_that_fit(taken: tuple[str, ...], given: Any, bound: Any) -> None
 def test_values_that_do_not_fit(taken: tuple[str, ...], given: Any, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         bind(taken, given)
+
+
+DIGITS = "123456789" * 5
+
+
+@each(
+    ("text", "kind"),
+    [
+        (DIGITS[:38], "DECIMAL(38,0)"),
+        ("-1." + DIGITS[:37], "DECIMAL(38,37)"),
+        ("0." + DIGITS[:38], "DECIMAL(38,38)"),
+        ("1E-37", "DECIMAL(38,37)"),
+        ("1E+37", "DECIMAL(38,0)"),
+        *((text, None) for text in (DIGITS[:39], "1." + DIGITS[:38], "1E-38", "1E+38")),
+    ],
+)
+def test_a_decimal_is_exact_or_refused(text: str, kind: str | None) -> None:
+    value = Decimal(text)
+    if kind is None:
+        for given in ([value], {"1": [{"a": value}]}):
+            with pytest.raises(ParameterError, match=r"\$1 contains a decimal with more than 38 digits"):
+                bind(("1",), given)
+    else:
+        assert duckdb.connect().execute("SELECT $1, typeof($1)", bind(("1",), [value])).fetchone() == (value, kind)
 
 
 def nested(depth: int, *, mapping: bool) -> Any:
