@@ -223,6 +223,10 @@ class PostgresSource(Source):
             "SET LOCAL DateStyle = 'ISO, MDY'",
             "SET LOCAL IntervalStyle = 'postgres'",
             "SET LOCAL bytea_output = 'hex'",
+            # All digits of the floating-point numbers in text, such as those of points and ranges.
+            "SET LOCAL extra_float_digits = 3",
+            # NULL in the text of an array is a null, not a string.
+            "SET LOCAL array_nulls = on",
             "SET LOCAL standard_conforming_strings = on",
         ):
             cursor.execute(statement)

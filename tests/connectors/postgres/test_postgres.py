@@ -18,7 +18,7 @@ from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
 from tests.connectors.postgres.pgbouncer import fill, pgbouncer
-from tests.connectors.postgres.postgres_server import PASSWORD, PostgresServer
+from tests.connectors.postgres.postgres_server import PASSWORD, USER, PostgresServer
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import (
     check_values,
@@ -204,6 +204,21 @@ def test_a_value_that_the_engine_does_not_know_is_an_error_that_names_its_column
     dataset = table("t", f"CREATE VIEW t AS SELECT 1 AS a, {value} AS v FROM generate_series(0, 1) g")
 
     assert said in refusal(tmp_path, dataset)
+
+
+def test_settings_of_the_user_change_no_value(tmp_path: Path, table: Table, postgres: PostgresServer) -> None:
+    precise, settings = "(0.1,0.30000000000000004)", {"extra_float_digits": 0, "array_nulls": "off"}
+    dataset = table(
+        "t",
+        "CREATE TYPE mood AS ENUM ('sad')",
+        f"CREATE TABLE t AS SELECT '{precise}'::point AS p, '{{sad,NULL}}'::mood[] AS m, '{{1,NULL}}'::int[] AS i",
+        *(f"ALTER ROLE {USER} SET {name} = {value}" for name, value in settings.items()),
+    )
+
+    try:
+        assert load(tmp_path, dataset) == [(precise, ["sad", None], [1, None])]
+    finally:
+        postgres.run(f"ALTER ROLE {USER} RESET ALL")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
