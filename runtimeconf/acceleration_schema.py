@@ -19,6 +19,7 @@ from runtimeconf.fields import (
     ScalarField,
     Section,
     Setting,
+    SqlField,
     TextField,
 )
 from runtimeconf.model import AccelerationConfig, IndexConfig, OnConflict
@@ -29,7 +30,7 @@ MAX_SQL_LENGTH = 100_000
 MAX_COLUMN_LENGTH = 1000
 
 #: One query, which may span several lines.
-SQL = TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True)
+SQL = SqlField("one SELECT statement", max_length=MAX_SQL_LENGTH)
 
 #: The name of one column.
 COLUMN_NAME = TextField("the name of a column", max_length=MAX_COLUMN_LENGTH)

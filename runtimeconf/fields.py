@@ -253,6 +253,19 @@ class TextField(ScalarField[str]):
         return node.text
 
 
+class SqlField(TextField):
+    """A SQL text of one or more lines."""
+
+    def __init__(self, expected: str, *, max_length: int) -> None:
+        super().__init__(expected, max_length=max_length, may_have_lines=True)
+
+    def convert(self, node: Scalar) -> str:
+        """Refuse comments in joined lines: after `--`, the end of a condition would have no effect."""
+        if node.is_joined and "--" in node.text:
+            raise InvalidValueError("YAML joins its lines, so -- hides what follows: write it after |, or use /* */")
+        return super().convert(node)
+
+
 class PathField(TextField):
     """A path as written. Relative paths are relative to the directory of the configuration file."""
 

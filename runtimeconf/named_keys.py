@@ -21,6 +21,7 @@ from runtimeconf.fields import (
     ScalarField,
     Section,
     Setting,
+    SqlField,
     TextField,
     TextsField,
     into,
@@ -134,7 +135,7 @@ def _spellings(columns: Iterable[str], names: Iterable[str]) -> set[str]:
 
 _RELATION: TextField = TextField("the name of a dataset or view", max_length=200)
 _COLUMN: TextField = TextField("the name of a column", max_length=200)
-EXPRESSION: TextField = TextField("a SQL expression on the dataset's columns", max_length=4000, may_have_lines=True)
+EXPRESSION: SqlField = SqlField("a SQL expression on the dataset's columns", max_length=4000)
 
 #: A dataset or view that a key may see partly.
 DATASET_RULE = Section(

@@ -10,6 +10,7 @@ No message contains text from the file or PyYAML's snippets, because any line ma
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,13 +58,15 @@ class Scalar:
     The text of one value, with only quotes and escapes resolved.
 
     `line` counts from 1. `is_plain` distinguishes `true` from `"true"`. `may_be_shown` is false for a value with an
-    anchor, because an alias may repeat the value below `auth`. No error shows such a value.
+    anchor, because an alias may repeat the value below `auth`. No error shows such a value. If YAML has joined lines of
+    the source to one line of the text, `is_joined` is true.
     """
 
     line: int
     text: str = field(repr=False)
     is_plain: bool
     may_be_shown: bool = True
+    is_joined: bool = False
 
     @property
     def is_null(self) -> bool:
@@ -242,11 +245,30 @@ class _TreeBuilder:
         if "\0" in event.value or any("\ud800" <= character <= "\udfff" for character in event.value):
             self._fault(line, "a quoted string contains an escape for a NUL or a lone surrogate: remove it")
         is_anchored = event.anchor is not None or self._is_anchored()
-        node = Scalar(line, event.value, is_plain=not event.style, may_be_shown=not is_anchored)
+        node = Scalar(
+            line,
+            event.value,
+            is_plain=not event.style,
+            may_be_shown=not is_anchored,
+            is_joined=self._is_joined(event, line),
+        )
         self._grow(1, line)
         if event.anchor is not None:
             self._anchors[event.anchor] = (node, 1)
         self._attach(node)
+
+    def _is_joined(self, event: yaml.ScalarEvent, line: int) -> bool:
+        if event.style == "|" or event.end_mark is None or event.end_mark.line < line:
+            return False
+        if event.style != ">":
+            return True
+        end = event.end_mark.line + (event.end_mark.column > 0)  # The last line of a file may have no line break.
+        lines, shown = self._lines[line:end], event.value.split("\n")
+        return len([*filter(str.strip, lines)]) > len([*filter(str.strip, shown)])
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return re.split("\r\n|\r|\n", self._text)
 
     def _add_alias(self, event: yaml.AliasEvent, line: int) -> None:
         self._aliases += 1
