@@ -32,13 +32,16 @@ class EngineClient:
     It can be created before the engine exists. Until then, statements fail with `EngineUnavailableError`.
 
     When another engine takes over, its client is the `successor` of this one. Statements that this engine refuses
-    because it is stopping run there. The successor also lists and cancels the statements that still run here.
+    because it is stopping run there if it serves the same data. The successor also lists and cancels the statements
+    that still run here.
     """
 
     def __init__(self, config: RuntimeConfig) -> None:
         self.successor: EngineClient | None = None
         self._predecessor: EngineClient | None = None
         self._limits = config.query
+        #: What the names in statements and in the scopes of keys mean.
+        self._data = {one.name: one.fingerprint for one in config.datasets}, {one.name: one.sql for one in config.views}
         self._pool = SlotPool(config.engine_dir, None if config.engine is None else Durations())
 
     def succeed(self, predecessor: "EngineClient") -> None:
@@ -75,6 +78,9 @@ class EngineClient:
                 if self.successor is None or statement.had_slot:
                     raise
                 break
+        if self.successor._data != self._data:  # noqa: SLF001 (of this class)
+            # The scope of the caller's key was chosen for other data.
+            raise EngineUnavailableError("The configuration of the data has changed: try again.")
         return self.successor._start(request, cancel, admitted)  # noqa: SLF001 (of this class)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,7 @@ from queryengine.pool import broker_client
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
 from queryengine.pool.frames import Kind, encode
+from runtimeconf.model import DatasetConfig, ViewConfig
 from tests.queryengine.asking import begin, error_of
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import (
@@ -340,3 +343,20 @@ def test_a_successor_runs_what_a_stopping_engine_refuses_and_knows_what_still_ru
     assert b"".join(run(engine, "SELECT 1")) == b'[{"a":1}]'
     other.close()
     tier.start()
+
+
+@pytest.mark.parametrize("is_view", [True, False])
+def test_no_statement_runs_over_data_that_is_declared_otherwise(
+    tier: Tier, engine: EngineClient, is_view: bool
+) -> None:
+    dataset = DatasetConfig(name="a", from_="file:a", fingerprint="new")
+    view = ViewConfig(name="v", sql="SELECT 1")
+    config = replace(tier.config, views=(view,)) if is_view else replace(tier.config, datasets=(dataset,))
+    with closing(EngineClient(config)) as new:
+        new.succeed(engine)
+        tier.engine.call(tier.engine.broker.drain)
+        wait_until(lambda: not engine.is_alive())
+
+        with pytest.raises(EngineUnavailableError, match="has changed: try again"):
+            run(engine, "SELECT 1")
+    assert tier.engine.requests == []
