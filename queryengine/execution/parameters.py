@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from queryengine.engine import JsonParameters
@@ -17,6 +18,9 @@ LEAST_INTEGER, GREATEST_INTEGER = -(2**127), 2**128 - 1
 
 #: The largest width of the engine's DECIMAL. It would convert a wider value to DOUBLE.
 MAX_DIGITS = 38
+
+#: Types of which one list may have several.
+_KINDS: Mapping[type, type] = {int: float, Decimal: float}
 
 #: The message for a value that fits no type of the engine.
 UNKNOWN_TYPE = "A parameter value has a type that the engine does not support."
@@ -74,7 +78,8 @@ def check_values(given: JsonParameters | None) -> None:
     Check each value separately.
 
     Raises:
-        ParameterError: A value is nested too deeply, or contains too large a number or text that is not Unicode.
+        ParameterError: A value is nested too deeply, or contains too large a number, text that is not Unicode, or a
+            list of values that the engine would convert to one type.
     """
     if isinstance(given, Mapping):
         named = [(str(name).casefold(), value) for name, value in given.items()]
@@ -132,8 +137,28 @@ def _check_value(name: str, value: Any) -> None:
             for inner in (outer.values() if isinstance(outer, Mapping) else outer)
         ]
         if not level:
+            _check_alike(name, [value])
             return
     raise ParameterError(f"The value of {name} is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _check_alike(name: str, values: list[Any]) -> None:
+    """Refuse different types of *values*, which are in one list or at the same place in the items of one."""
+    values = [value for value in values if value is not None]
+    kinds = {_KINDS.get(type(value), type(value)) for value in values}
+    if len(kinds) > 1:
+        raise ParameterError(f"The value of {name} contains a list with values of different types.")
+    if kinds == {float}:
+        integers = [value for value in values if isinstance(value, int)]
+        if len(integers) < len(values) and any(int(float(value)) != value for value in integers):
+            raise ParameterError(
+                f"The value of {name} contains a list with a decimal and an integer that would be rounded."
+            )
+    elif kinds == {list}:
+        _check_alike(name, [item for value in values for item in value])
+    elif kinds == {dict}:
+        for key in dict.fromkeys(chain.from_iterable(values)):
+            _check_alike(name, [value[key] for value in values if key in value])
 
 
 def _width(value: Decimal) -> int:

@@ -106,3 +106,31 @@ def test_values_for_a_description_are_bounded() -> None:
     assert nulls({"b", "a"}) == {"a": None, "b": None}
     with pytest.raises(ParameterError, match=r"10,000 parameters at most, but this one uses \$4000000000"):
         nulls({"4000000000"})
+
+
+@each(
+    ("value", "message"),
+    [
+        ([1, "a"], "different types"),
+        ([True, 1], "different types"),
+        ([None, 1, [2]], "different types"),
+        ([[1], ["x"]], "different types"),
+        ([{"a": [1]}, {"b": 2}, {"a": ["x"]}], "different types"),
+        ({"a": {"b": [{}, 1]}}, "different types"),
+        ([1.5, 2**53 + 1], "would be rounded"),
+        ([{"a": 2**100 + 1}, {"a": 0.5}], "would be rounded"),
+        ([1.5, 2**53, -(2**80), None], None),
+        ([2**53 + 1, 1, -(2**100)], None),
+        ([Decimal("1.5"), 2], None),
+        ([{"a": 1, "b": "x"}, {"a": None}, None, {"b": "y"}], None),
+        ([[], [1], [None]], None),
+    ],
+)
+def test_no_value_of_a_list_is_changed_to_the_type_of_another(value: Any, message: str | None) -> None:
+    if message is None:
+        ((bound,),) = duckdb.execute("SELECT ?", bind(("1",), [value])).fetchall()
+        missing = [{"a": None, "b": None} | one if isinstance(one, dict) else one for one in value]
+        assert bound == missing
+    else:
+        with pytest.raises(ParameterError, match=message):
+            bind(("1",), [value])
