@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from queryengine.encoders.nulls import fields_of
 from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, with_nulls_of
 from queryengine.encoders.rows import joined_rows, object_literals
 from queryengine.values import unique_names
@@ -38,7 +39,7 @@ class StructRenderer(Renderer):
         self._overhead = len("".join(self._literals).encode()) + 8
 
     def _json(self, array: pa.Array) -> Fragment:
-        members = [member.json(child) for member, child in self._children(array)]
+        members = [member.json(child) for member, child in zip(self._members, fields_of(array), strict=True)]
         if members:
             text = joined_rows(members, self._literals, null="null")
         else:
@@ -46,14 +47,8 @@ class StructRenderer(Renderer):
         return Fragment(with_nulls_of(array, text))
 
     def _size(self, array: pa.Array) -> int:
-        return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
-
-    def _children(self, array: pa.Array) -> list[tuple[Renderer, pa.Array]]:
-        # `struct_field` marks the members of a null struct as null, but crashes the process on a union.
-        return [
-            (member, array.field(at) if isinstance(member, UnionRenderer) else pc.struct_field(array, [at]))
-            for at, member in enumerate(self._members)
-        ]
+        members = zip(self._members, fields_of(array), strict=True)
+        return self._overhead * len(array) + sum(member.size(child) for member, child in members)
 
 
 class MapRenderer(Renderer):

@@ -20,6 +20,18 @@ def cleared(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
+def fields_of(array: pa.StructArray) -> list[pa.Array]:
+    """Return the fields of a structure, which are null where the structure is. A union has no nulls of its own."""
+    # Flattening a union into a null structure crashes the process. `struct_field` takes time for each of its siblings.
+    types = [field.type for field in array.type]
+    if not any(map(pa.types.is_union, types)):
+        return array.flatten()  # type: ignore[no-any-return]
+    return [
+        array.field(index) if pa.types.is_union(type_) else pc.struct_field(array, [index])
+        for index, type_ in enumerate(types)
+    ]
+
+
 def _cleared(array: pa.Array) -> pa.Array:
     type_ = array.type
     if not (pa.types.is_primitive(type_) or pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_)):
@@ -36,12 +48,8 @@ def _nested(array: pa.Array) -> pa.Array:  # noqa: PLR0911 (one for each kind)
         return pa.ExtensionArray.from_storage(type_, _cleared(array.storage))
     if isinstance(array, pa.DictionaryArray):
         return pa.DictionaryArray.from_arrays(_cleared(array.indices), array.dictionary, ordered=type_.ordered)
-    if isinstance(array, pa.StructArray):  # The fields are null where the structure is.
-        # A union has no nulls of its own. Flattening a union into a null structure crashes the process.
-        fields = [
-            _cleared(array.field(index) if pa.types.is_union(field.type) else pc.struct_field(array, [index]))
-            for index, field in enumerate(type_)
-        ]
+    if isinstance(array, pa.StructArray):
+        fields = [_cleared(field) for field in fields_of(array)]
         return pa.StructArray.from_arrays(fields, fields=list(type_), mask=array.is_null()) if fields else array
     if isinstance(array, pa.MapArray):
         entries = pa.StructArray.from_arrays(
