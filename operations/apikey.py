@@ -55,7 +55,11 @@ def _create(invocation: Invocation) -> None:
     entry.append(f"  sha256: {hashlib.sha256(key.encode()).hexdigest()}")
     if options.expires is not None:
         entry.append(f"  expires: {_expiry(options.expires):%Y-%m-%dT%H:%M:%SZ}")
-    filters = dict(map(_row_filter, options.rows or ()))
+    filters: dict[str, str] = {}
+    for name, sql in map(_row_filter, options.rows or ()):
+        if name in filters:  # Keeping only one of them would show more rows than either allows.
+            raise UsageError(f"--rows has a filter for {name} twice: join the conditions with AND.")
+        filters[name] = sql
     datasets = _words(options.datasets, "--datasets")
     names = [_converted(RELATION_NAME, word, "Each of --datasets must be") for word in datasets]
     if filters:

@@ -80,6 +80,7 @@ def test_a_key_for_some_rows_is_made(tmp_path: Path) -> None:
         ("create a --datasets=", 2, "--datasets is empty: omit it to use the default."),
         ("create a --rows orders", 2, "--rows must be DATASET=SQL, where the SQL"),
         ("create a --rows orders=", 2, "--rows must be DATASET=SQL, where the SQL"),
+        ("create a --rows o=a --rows p=b --rows O=c", 2, "--rows has a filter for o twice: join the conditions with"),
         ("list --rows orders=x", 2, "list does not accept --rows."),
         ("create a --rights=,", 2, "--rights is empty: omit it to use the default."),
         ("create a --datasets=a,b]", 2, "Each of --datasets must be a name of letters, digits and _"),
