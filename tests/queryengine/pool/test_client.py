@@ -320,11 +320,13 @@ def test_a_successor_runs_what_a_stopping_engine_refuses_and_knows_what_still_ru
     running = begin(lambda: b"".join(run(engine, "endless", fingerprint="k")))
     wait_until(lambda: len(tier.engine.requests) == 1)
 
-    new.succeed(engine)
+    new.succeed(engine, lambda query: query.fingerprint != "gone")
     assert [query.sql for query in new.active("k")] == ["endless"]
     tier.engine.call(tier.engine.broker.drain)
     wait_until(lambda: not engine.is_alive())
     assert b"".join(run(engine, "SELECT 1")) == b'[{"a":1}]'
+    with pytest.raises(EngineUnavailableError):
+        run(engine, "SELECT 1", fingerprint="gone")
     assert engine.admit("SELECT 1;", frozenset()).kind == "select"
     assert engine.count_request("k", 2).is_allowed
     assert len(tier.engine.requests) == 1
