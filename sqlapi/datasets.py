@@ -1,5 +1,6 @@
 """The views for datasets, refreshes and the catalog."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
@@ -78,6 +79,9 @@ class RefreshView(ApiView):
             # The SQL would decide which rows the rules apply to, and the rules of one dataset may read another dataset.
             if caller.rules:
                 raise StatementNotAllowedError("A key with row, column or mask rules cannot set refresh_sql.")
+            # A view may leave out rows according to another dataset.
+            if caller.scope is not None and not caller.scope.relations.isdisjoint(_views()):
+                raise StatementNotAllowedError("A key whose datasets include a view cannot set refresh_sql.")
             check_refresh(dataset, asked.refresh_mode)
             sql = admit_refresh_sql(get_engine(), dataset, asked.refresh_sql)
         run = control.request_refresh(
@@ -103,6 +107,13 @@ def _without_figures(one: _Figures) -> _Figures:
     """Return *one* without the values that depend on rows that the caller must not see."""
     shown = replace(one, rows=None, bytes=None, error=None if one.error is None else _NOT_SHOWN)
     return replace(shown, snapshot=None) if isinstance(shown, DatasetState) else shown
+
+
+def _views() -> Iterator[str]:
+    """Yield the lower-case names of the views, materialized or not."""
+    config = get_config()
+    yield from (view.name.lower() for view in config.views)
+    yield from (dataset.name.lower() for dataset in config.datasets if dataset.view is not None)
 
 
 def _declared(control: DatasetControl, name: str) -> DatasetConfig:

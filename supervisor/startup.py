@@ -93,6 +93,7 @@ def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
     """
     # Imported here, because parts without an engine use this module too.
     from datasources.refresh import declarations  # noqa: PLC0415
+    from datasources.snapshots.snapshot import with_fingerprints  # noqa: PLC0415
     from queryengine.backends import gate_of  # noqa: PLC0415
     from queryengine.execution import rule_gate  # noqa: PLC0415
     from queryengine.execution.views import with_materialized_views  # noqa: PLC0415
@@ -110,7 +111,7 @@ def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
             faults.extend(error.faults)
         if faults:
             raise ConfigError(tuple(sorted(faults, key=lambda fault: (fault.file != config.file, fault.line))))
-        return declarations.with_fingerprints(declarations.with_admitted_sql(config, gate_of_loads))
+        return with_fingerprints(declarations.with_admitted_sql(config, gate_of_loads))
 
 
 def describe_keys() -> str:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from datasources.errors import AccelerationDisabledError, TimeColumnMissingError
 from datasources.refresh_sql import admit_refresh_sql
-from datasources.snapshots.snapshot import fingerprint
 from queryengine.engine import StatementGate
 from queryengine.errors import StatementError
 from runtimeconf.errors import ConfigFault
@@ -35,19 +34,6 @@ def with_admitted_sql(config: RuntimeConfig, gate: StatementGate) -> RuntimeConf
         return replace(dataset, acceleration=replace(dataset.acceleration, refresh_sql=sql))
 
     return replace(config, datasets=tuple(map(admitted, config.datasets)))
-
-
-def with_fingerprints(config: RuntimeConfig) -> RuntimeConfig:
-    """
-    Return *config* with the fingerprint of each loaded dataset, so that statements read no data built otherwise.
-
-    Runtimes with shared snapshots may declare data differently for some time, and serve what one of them publishes.
-    """
-    if config.snapshots is not None:
-        return config
-    found = {one.name: fingerprint(one) for one in config.loaded_datasets}
-    datasets = (replace(one, fingerprint=found.get(one.name, "")) for one in config.datasets)
-    return replace(config, datasets=tuple(datasets))
 
 
 def check_refresh(dataset: DatasetConfig, mode: RefreshMode | None) -> None:

@@ -76,6 +76,19 @@ def fingerprint(dataset: DatasetConfig) -> str:
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
+def with_fingerprints(config: RuntimeConfig) -> RuntimeConfig:
+    """
+    Return *config* with the fingerprint of each loaded dataset, so that statements read no data built otherwise.
+
+    Runtimes with shared snapshots may declare data differently for some time, and serve what one of them publishes.
+    """
+    if config.snapshots is not None:
+        return config
+    found = {one.name: fingerprint(one) for one in config.loaded_datasets}
+    datasets = (replace(one, fingerprint=found.get(one.name, "")) for one in config.datasets)
+    return replace(config, datasets=tuple(datasets))
+
+
 def refresh_sql_of(dataset: DatasetConfig) -> str | None:
     """Return the declared `refresh_sql`; None if there is none or acceleration is disabled."""
     return dataset.acceleration.refresh_sql if dataset.acceleration.enabled else None

@@ -1,6 +1,7 @@
 """The SQL of the rows, columns and values that a rule of a key makes visible, checked against the dataset it is for."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import duckdb
@@ -45,17 +46,18 @@ def rows_of(
     view = f"FROM runtime.{qualified(name)} AS {alias}"  # which has no `rowid`: expressions are checked in it
     source = view if table is None else f"FROM {table} AS {alias}"
     if rule.row_filter is not None:
-        if _type_of(cursor, f"{view} SELECT (\n{rule.row_filter}\n)") != "BOOLEAN":
+        if _types_of(cursor, view, {"row_filter": f"(\n{rule.row_filter}\n)"}) != {"row_filter": "BOOLEAN"}:
             raise UnfitRuleError("row_filter is not BOOLEAN")
         source += f" WHERE (\n{rule.row_filter}\n)"  # in which a name means the column, not its mask
+    # An error in a mask would quote the hidden value, so the mask returns null instead.
+    values = {column: f"TRY((\n{sql}\n))" for column, sql in masks.items()}
+    types_of_masks = _types_of(cursor, view, values)
     items = []
     for column in listed:
         actual, type_ = quoted(named[column]), types[named[column]]
         value = f"{alias}.{actual}"
         if column in masks:
-            # An error in a mask would quote the hidden value, so the mask returns null instead.
-            value = f"TRY((\n{masks[column]}\n))"
-            found = _type_of(cursor, f"{view} SELECT {value} AS {actual}")
+            value, found = values[column], types_of_masks[column]
             if found == '"NULL"':
                 value = f"CAST({value} AS {_without_enums(type_)})"
             type_ = found
@@ -81,12 +83,15 @@ def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
     return {str(name): str(type_) for name, type_, *_ in cursor.execute(f"FROM ({sql}) LIMIT 0").description or ()}
 
 
-def _type_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """Return the type of the only column of *sql*, which selects an expression of a rule."""
-    found = columns_of(cursor, sql)
-    if len(found) != 1:
+def _types_of(cursor: duckdb.DuckDBPyConnection, source: str, expressions: Mapping[str, str]) -> dict[str, str]:
+    """Return the types of the *expressions* of a rule, which are bound at once: binding a wide *source* is slow."""
+    if not expressions:
+        return {}
+    selected = ", ".join(f"{sql} AS {quoted(f'{number}')}" for number, sql in enumerate(expressions.values()))
+    found = columns_of(cursor, f"{source} SELECT {selected}")
+    if [*found] != [f"{number}" for number in range(len(expressions))]:
         raise UnfitRuleError("an expression returns more than one column")
-    return next(iter(found.values()))
+    return dict(zip(expressions, found.values(), strict=True))
 
 
 def _without_enums(type_: str) -> str:

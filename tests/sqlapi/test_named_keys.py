@@ -13,7 +13,16 @@ from authkeys.last_use import read
 from authkeys.state import get_access
 from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, RuntimeConfig, Scope
+from runtimeconf.model import (
+    DatasetConfig,
+    DatasetRule,
+    KeyLimits,
+    MaterializedView,
+    NamedKey,
+    RuntimeConfig,
+    Scope,
+    ViewConfig,
+)
 from tests.sqlapi.conftest import running_on
 from tests.sqlapi.harness import Answer, call, sql
 from tests.system.harness import K1, WRONG
@@ -146,6 +155,25 @@ def test_the_last_use_of_a_key_is_kept(runtime: RuntimeConfig) -> None:
     caller = access.key_set.find(FIXED)
     assert caller is not None
     assert datetime.now(UTC).timestamp() - read(runtime.state_dir)[caller.fingerprint] < 60
+
+
+@pytest.mark.parametrize("is_materialized", [True, False])
+def test_a_key_with_a_view_chooses_no_sql(
+    config: RuntimeConfig, service: DatasetService, engine: InProcessEngine, is_materialized: bool
+) -> None:
+    datasets_of, views = config.datasets, config.views
+    if is_materialized:
+        datasets_of += (DatasetConfig(name="Seen", from_="view:Seen", view=MaterializedView(sql="FROM Orders")),)
+    else:
+        views += (ViewConfig(name="Seen", sql="FROM Orders"),)
+    body = b'{"refresh_sql": "SELECT * FROM Orders"}'
+    for relations, status in (({"orders"}, 201), ({"orders", "fixed"}, 201), ({"orders", "seen"}, 403)):
+        key = named("one", FIXED, scope=Scope(relations=frozenset(relations)), rights=frozenset({"refresh"}))
+        auth = replace(config.auth, named_keys=(key,))
+        with running_on(replace(config, datasets=datasets_of, views=views, auth=auth)):
+            datasources.state.set_datasets(service)
+            queryengine.state.set_engine(engine)
+            assert call("POST", ORDERS, ("X-API-Key", FIXED), body=body).status == status
 
 
 @pytest.mark.usefixtures("runtime")
