@@ -118,6 +118,11 @@ def _check_value(name: str, value: Any) -> None:
         for single in level:
             if isinstance(single, int) and not LEAST_INTEGER <= single <= GREATEST_INTEGER:
                 raise ParameterError(f"The value of {name} contains an integer larger than 128 bits.")
+            if isinstance(single, list | tuple) and _has_mixed_numbers(single):
+                raise ParameterError(
+                    f"The value of {name} contains a list of fractions and integers, one of which a double cannot "
+                    "represent exactly."
+                )
             if isinstance(single, Decimal) and _width(single) > MAX_DIGITS:
                 raise ParameterError(f"The value of {name} contains a decimal with more than {MAX_DIGITS} digits.")
             if isinstance(single, str):
@@ -134,6 +139,14 @@ def _check_value(name: str, value: Any) -> None:
         if not level:
             return
     raise ParameterError(f"The value of {name} is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _has_mixed_numbers(values: Collection[Any]) -> bool:
+    """Return whether DuckDB would change an integer among *values*, because it converts the list to DOUBLE."""
+    if not any(isinstance(value, float) for value in values):
+        return False
+    large = [value for value in values if isinstance(value, int) and abs(value) > 2**53]
+    return any(abs(value) > GREATEST_INTEGER or int(float(value)) != value for value in large)
 
 
 def _width(value: Decimal) -> int:

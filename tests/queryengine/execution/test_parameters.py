@@ -83,6 +83,25 @@ def test_a_decimal_is_exact_or_refused(text: str, kind: str | None) -> None:
         assert duckdb.connect().execute("SELECT $1, typeof($1)", bind(("1",), [value])).fetchone() == (value, kind)
 
 
+@each(
+    ("values", "is_exact"),
+    [
+        ([1, 2**53 + 1], True),
+        ([1.5, 2**53, 2**54, -(2**60), None, "x"], True),
+        ([1.5, 2**53 + 1], False),
+        ([-(2**63) + 1, 0.0], False),
+        ([1.5, 10**400], False),
+    ],
+)
+def test_an_integer_is_not_rounded_for_its_list(values: list[object], is_exact: bool) -> None:
+    for given in ([values], {"1": {"a": [values]}}):
+        if is_exact:
+            assert bind(("1",), given) == given
+        else:
+            with pytest.raises(ParameterError, match="a double cannot represent exactly"):
+                bind(("1",), given)
+
+
 def nested(depth: int, *, mapping: bool) -> Any:
     value: Any = 1
     for _ in range(depth):
