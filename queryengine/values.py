@@ -18,6 +18,9 @@ MAX_NESTING = 30
 #: The maximum number of types inside one type. A short statement can double a type many times. Larger types are text.
 MAX_MEMBERS = 10_000
 
+#: The maximum number of members of a UNION in Arrow. The engine allows 255.
+MAX_ALTERNATIVES = 128
+
 #: Types with longer names are not cached, because they could fill the memory.
 LONGEST_CACHED_TEXT = 256
 
@@ -115,7 +118,7 @@ def parse_type(duckdb_type: str) -> ValueType:
     Parse a type as DuckDB writes it, such as `STRUCT(a INTEGER[], "b c" MAP(VARCHAR, UHUGEINT))`.
 
     A string that is not a type, is nested deeper than `MAX_NESTING` or has more than `MAX_MEMBERS` types becomes an
-    unknown type, whose values are exported as text.
+    unknown type, whose values are exported as text. So does one with a UNION of more than `MAX_ALTERNATIVES` members.
     """
     return _cached(duckdb_type) if len(duckdb_type) <= LONGEST_CACHED_TEXT else _parsed(duckdb_type)
 
@@ -256,6 +259,8 @@ class _TypeParser:
                     self._word()  # DECIMAL(18,3), GEOMETRY('OGC:CRS84')
                 separator = ","
             self._take(")")
+        if name == "UNION" and len(children) > MAX_ALTERNATIVES:
+            raise ValueError
         return ValueType(name, self._text[start : self._end], tuple(children), tuple(fields))
 
     def _start(self) -> int:

@@ -78,10 +78,10 @@ class InvalidHostError(SqlApiError):
 
 
 class CrossSiteRequestError(SqlApiError):
-    """A web page of another site sent the request while authentication is off."""
+    """A web page of another site sent a request that it must not send."""
 
     code = "cross_site_request"
-    detail = "Web pages on other origins cannot call this runtime while authentication is off."
+    detail = "Web pages on other origins cannot call this route."
 
 
 class NotAcceptableError(SqlApiError):

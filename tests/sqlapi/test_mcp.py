@@ -110,6 +110,7 @@ def test_nobody_gets_in_without_a_key_and_no_page_of_another_site_without_authen
 def test_no_page_of_another_site_gets_in_with_a_key_either(header: Header) -> None:
     for message in (request("ping"), {"jsonrpc": "2.0", "method": "a"}):
         assert (post(message, header).status, post(message, header).code) == (403, "cross_site_request")
+        assert post(message, header).json()["detail"] == "Web pages on other origins cannot call this route."
     assert call("POST", "/v1/mcp", header, body=b"{}").status == 401
     assert post(request("ping"), ("Host", "data.test"), ("Origin", "https://data.test")).status == 200
 

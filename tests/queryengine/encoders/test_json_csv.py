@@ -326,3 +326,14 @@ def test_a_struct_that_holds_a_union_in_slices_of_a_batch(connection: duckdb.Duc
 
     assert [row["v"]["u"] for row in rows] == list(range(5000))
     assert [row["v"]["m"] for row in rows] == [{str(number): {}} for number in range(5000)]
+
+
+@pytest.mark.parametrize(("members", "expected"), [(128, 1), (129, "1"), (255, "1")])
+def test_a_union_of_many_members(connection: duckdb.DuckDBPyConnection, members: int, expected: object) -> None:
+    kind = f"UNION({', '.join(f'm{number} BIGINT' for number in range(members))})"
+    sql = f"SELECT union_value(m0 := 1)::{kind} AS v"
+
+    assert json.loads(answer(connection, sql)) == [{"v": expected}]
+    assert answer(connection, sql, "csv") == b"v\n1\n"
+    with pa.ipc.open_stream(answer(connection, sql, "arrow")) as reader:
+        assert reader.read_all().to_pylist() == [{"v": expected}]

@@ -101,5 +101,5 @@ def test_values_as_they_are_mostly_are_taken(engine: EngineClient) -> None:
         engine,
         "SELECT 1::VARIANT AS a, [1::VARIANT, 'x'::VARIANT] AS b, {'s': CAST([1] AS VARIANT)} AS c, v.k::INTEGER AS d,"
         " TRY_CAST($1 AS VARIANT) AS e, $2::JSON::VARIANT AS f FROM (SELECT {'k': 5}::VARIANT AS v)",
-        parameters=[[1, "x"], '{"b": [1.5, null], "a": "é"}'],
+        parameters=[["1", "x"], '{"b": [1.5, null], "a": "é"}'],
     ) == [{"a": 1, "b": [1, "x"], "c": {"s": [1]}, "d": 5, "e": ["1", "x"], "f": {"b": [1.5, None], "a": "é"}}]
