@@ -1,6 +1,7 @@
 """Checks parameter values against their statement before the engine sees them."""
 
 from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from queryengine.engine import JsonParameters
@@ -13,6 +14,9 @@ MAX_DEPTH = 64
 
 #: The range of the engine's integer types.
 LEAST_INTEGER, GREATEST_INTEGER = -(2**127), 2**128 - 1
+
+#: The maximum number of digits in the engine's decimals.
+_MAX_DIGITS = 38
 
 #: The message for a value that fits no type of the engine.
 UNKNOWN_TYPE = "A parameter value has a type that the engine does not support."
@@ -70,7 +74,8 @@ def check_values(given: JsonParameters | None) -> None:
     Check each value separately.
 
     Raises:
-        ParameterError: A value is nested too deeply, or contains too large an integer or text that is not Unicode.
+        ParameterError: A value is nested too deeply, or contains too large an integer, too many digits or text that is
+            not Unicode.
     """
     if isinstance(given, Mapping):
         named = [(str(name).casefold(), value) for name, value in given.items()]
@@ -111,6 +116,9 @@ def _check_value(name: str, value: Any) -> None:
         for single in level:
             if isinstance(single, int) and not LEAST_INTEGER <= single <= GREATEST_INTEGER:
                 raise ParameterError(f"The value of {name} contains an integer larger than 128 bits.")
+            # DuckDB would convert it to a double.
+            if isinstance(single, Decimal) and _digits(single) > _MAX_DIGITS:
+                raise ParameterError(f"The value of {name} has more than {_MAX_DIGITS} digits.")
             if isinstance(single, str):
                 try:
                     single.encode()
@@ -125,6 +133,14 @@ def _check_value(name: str, value: Any) -> None:
         if not level:
             return
     raise ParameterError(f"The value of {name} is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _digits(value: Decimal) -> int:
+    """Return the digits of DuckDB's type for *value*, which has a digit before the point; 0 for NaN and infinity."""
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        return 0
+    return len(digits) + exponent if exponent > 0 else max(len(digits), 1 - exponent if -exponent > len(digits) else 0)
 
 
 def _shown(names: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from queryengine.errors import ParameterError
 from queryengine.execution.arrow_parameters import from_arrow
+from queryengine.execution.parameters import bind
 from tests.corpus import each
 
 DAY = "1970-01-01"
@@ -115,3 +116,20 @@ def test_empty_batches_do_not_count() -> None:
 def test_what_is_not_taken(data: bytes, named: bool, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         from_arrow(data, named=named)
+
+
+@pytest.mark.parametrize("text", ["9" * 38, f"-0.{'9' * 38}", "1E+37", "1E-37", f"1.{'0' * 37}", "0.00"])
+def test_a_decimal_keeps_its_digits(text: str) -> None:
+    values = bind(["1"], from_arrow(stream(row(a=pa.array([Decimal(text)]))), named=False))
+
+    found = duckdb.connect().execute("SELECT $1", values).fetchone()
+    assert found == (Decimal(text),)
+    assert isinstance(found[0], Decimal)
+
+
+@pytest.mark.parametrize("text", ["9" * 39, f"-0.{'9' * 39}", "1E-38", "1E+38", f"1.{'0' * 38}"])
+def test_a_decimal_that_would_become_a_double_is_refused(text: str) -> None:
+    given = from_arrow(stream(row(a=pa.array([Decimal(text)]))), named=False)
+
+    with pytest.raises(ParameterError, match=r"value of \$1 has more than 38 digits"):
+        bind(["1"], given)
