@@ -197,7 +197,7 @@ def _moved(value: datetime, milliseconds: int) -> datetime:
     try:
         return value + timedelta(milliseconds=milliseconds)
     except OverflowError:
-        return value
+        return datetime.max.replace(tzinfo=UTC) if milliseconds > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 class _File:

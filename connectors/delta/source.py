@@ -178,11 +178,16 @@ class _Table:
                     raise outside(self._root)
                 partition = lists["partition"][index] if self._partitions else {}
                 constants = {column.key: _constant(partition[name]) for name, column in self._partitions.items()}
+                if any(
+                    pa.types.is_binary(value.type) and b"\\u" in (value.as_py() or b"") for value in constants.values()
+                ):
+                    # Some readers take the escapes for the bytes, and others for text.
+                    raise self._root.unsupported("binary partition columns whose values are escaped")
                 values = zip(self._partitions, constants.values(), strict=True)
-                ends = {name.lower(): (value.as_py(),) * 2 for name, value in values}
-                low, high = (lists[name][index].as_py() if name in lists else None for name in ("min", "max"))
+                ends = {name.lower(): (_known(value),) * 2 for name, value in values}
+                low, high = (lists[name][index] if name in lists else {} for name in ("min", "max"))
                 for name, physical in self._physical.items():
-                    found = (low or {}).get(physical), (high or {}).get(physical)
+                    found = _known_in(low, physical), _known_in(high, physical)
                     # Decimal statistics were rounded to doubles.
                     if not any(isinstance(value, Decimal) for value in found):
                         ends.setdefault(name.lower(), found)
@@ -239,4 +244,16 @@ def _physical_name(described: pa.Field) -> str:
 
 def _constant(value: pa.Scalar) -> pa.Scalar:
     """Return the value of a partition column. An empty string means null in the protocol."""
-    return pa.scalar(None, value.type) if value.as_py() in {"", b""} else value
+    return pa.scalar(None, value.type) if _known(value) in {"", b""} else value
+
+
+def _known(value: pa.Scalar) -> Any:
+    """Return *value* as a Python object; None if Python has none, as for a date after the year 9999."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return None
+
+
+def _known_in(values: Mapping[str, pa.Scalar], name: str) -> Any:
+    return _known(values[name]) if name in values else None

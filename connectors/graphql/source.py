@@ -145,7 +145,7 @@ class GraphqlSource(Source):
         if status in {401, 403}:
             raise SourceError(f"'{self._shown}': the server rejected the credentials (status {status}).")
         try:
-            found = json.loads(content, parse_float=_exact, parse_constant=_exact)
+            found = json.loads(content, parse_float=_exact, parse_constant=_exact, object_pairs_hook=self._once)
         except (ValueError, RecursionError):
             raise SourceError(f"'{self._shown}': the server does not respond with JSON (status {status}).") from None
         if not isinstance(found, dict) or found.get("errors") or status != 200:
@@ -153,6 +153,13 @@ class GraphqlSource(Source):
                 f"'{self._shown}': the server rejected params.graphql_query, or part of it failed (status {status})."
             )
         return found
+
+    def _once(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Refuse a repeated name, as in a JSON file."""
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            raise SourceError(f"'{self._shown}': an object in the response has the same name twice.")
+        return made
 
     def _rows(self, answer: Any) -> Iterator[Mapping[str, Any]]:
         found = answer

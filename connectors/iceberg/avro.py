@@ -2,14 +2,17 @@
 Rewrites the Avro files of an Iceberg table (manifest lists and manifests) without compression.
 
 pyiceberg parses the result. On its own, pyiceberg needs an extra package for Snappy, does not limit the block size, and
-reads a file that was truncated within a block as complete. The format is defined in the Avro specification, "Object
-container files".
+reads a file that was truncated within a block as complete. It also rounds doubles, so they are declared as eight bytes.
+The format is defined in the Avro specification, "Object container files".
 """
 
 import io
+import itertools
+import json
+import struct
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
 
 import pyarrow as pa
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
@@ -23,6 +26,7 @@ _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _CHECKSUM_BYTES = 4
 _RAW_DEFLATE = -15
+_DOUBLE = struct.Struct("<d")
 
 
 class UnknownCodecError(Exception):
@@ -93,6 +97,7 @@ def _uncompressed(content: bytes) -> bytes:
     if codec not in _CODECS:
         raise UnknownCodecError("".join(filter(str.isalnum, codec))[:40])
     header[b"avro.codec"] = b"null"
+    _declare_bytes(header)
     target.write(_MAGIC)
     target.write_int(len(header))
     for pair in header.items():
@@ -108,6 +113,30 @@ def _uncompressed(content: bytes) -> bytes:
         target.write_bytes(block)
         target.write(sync)
     return stream.getvalue()
+
+
+def _declare_bytes(header: dict[bytes, bytes]) -> None:
+    """Replace the doubles in the schema in *header*, because pyiceberg's compiled decoder rounds them to floats."""
+    schema = header.get(b"avro.schema")
+    if schema is not None:
+        header[b"avro.schema"] = json.dumps(_without_doubles(json.loads(schema), itertools.count())).encode()
+
+
+def _without_doubles(schema: Any, numbers: Iterator[int]) -> Any:
+    """Return the Avro type *schema* with eight bytes in place of each double. Each such type needs its own name."""
+    if schema == "double":
+        return {"type": "fixed", "name": f"querykeep_double_{next(numbers)}", "size": _DOUBLE.size}
+    if isinstance(schema, list):
+        return [_without_doubles(part, numbers) for part in schema]
+    if isinstance(schema, dict):
+        nested = {"type", "fields", "items", "values"}
+        return {name: _without_doubles(part, numbers) if name in nested else part for name, part in schema.items()}
+    return schema
+
+
+def double_of(value: object) -> object:
+    """Return the double in the eight bytes *value*; null stays null."""
+    return _DOUBLE.unpack(value)[0] if isinstance(value, bytes) else value
 
 
 def unpacked(block: bytes, window_bits: int = _RAW_DEFLATE) -> bytes:

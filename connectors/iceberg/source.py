@@ -32,7 +32,7 @@ from pyiceberg.table.name_mapping import MappedField
 from pyiceberg.transforms import IdentityTransform
 
 from connectors import lake_parquet
-from connectors.iceberg.avro import MAX_BYTES, AvroContent, UnknownCodecError, unpacked
+from connectors.iceberg.avro import MAX_BYTES, AvroContent, UnknownCodecError, double_of, unpacked
 from connectors.iceberg.location import newest
 from connectors.iceberg.params import IcebergParams
 from connectors.lake import TableRoot, inside
@@ -194,11 +194,13 @@ class _Table:
         with self._understood(entry.path):
             spec = self._metadata.specs()[entry.spec_id]
             by_key = {column.key: column for column in self.columns}
-            return {
-                field.source_id: pa.scalar(entry.file.partition[index], by_key[field.source_id].type)
-                for index, field in enumerate(spec.fields)
-                if isinstance(field.transform, IdentityTransform) and field.source_id in by_key
-            }
+            constants: dict[Key, pa.Scalar] = {}
+            for index, field in enumerate(spec.fields):
+                if isinstance(field.transform, IdentityTransform) and field.source_id in by_key:
+                    kind, value = by_key[field.source_id].type, entry.file.partition[index]
+                    value = double_of(value) if kind == pa.float64() else value
+                    constants[field.source_id] = pa.scalar(value, kind)
+            return constants
 
     def _deleted_rows(self, data: Mapping[str, _Entry], deletes: list[_Entry]) -> "dict[str, array[int]]":
         """Return the positions of deleted rows, by file."""

@@ -203,6 +203,14 @@ def test_files_without_wanted_rows_are_not_opened(tmp_path: Path, lake: Lake) ->
         assert (bounds, found) == (bounds, (["p"], [(index,) for index in sorted(files)]))
 
 
+@pytest.mark.parametrize("end", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+def test_times_at_the_ends_of_pythons_calendar_are_found(tmp_path: Path, lake: Lake, end: datetime) -> None:
+    lake.write(tmp_path, n=[1], t=pa.array([end], pa.timestamp("us", "UTC")))
+
+    # The statistics of Delta tables are truncated to milliseconds.
+    assert scan(tmp_path, lake.declare(tmp_path), Bound("t", "=", end), columns="n")[1] == [(1,)]
+
+
 def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path, lake: Lake) -> None:
     dataset = lake.declare(tmp_path)
     path = Path(dataset.location)

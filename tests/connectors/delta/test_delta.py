@@ -105,6 +105,19 @@ def test_values_of_partitions_come_from_the_log(tmp_path: Path) -> None:
     assert found == [(1, 7, date(2024, 1, 2), Decimal("1.25"), moment, "a/b ü%"), (2, *[None] * 5)]
 
 
+def test_dates_that_python_does_not_know_are_read(tmp_path: Path) -> None:
+    days = pa.array([2932897, -719163], pa.int32()).view(pa.date32())
+    write(tmp_path, d=days[:1], p=days[1:], options={"partition_by": ["p"]})
+
+    assert load(tmp_path, delta(tmp_path), "SELECT COLUMNS(*)::VARCHAR FROM d") == [("10000-01-01", "0001-12-31 (BC)")]
+
+
+def test_a_binary_partition_that_readers_understand_differently_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, n=[1], p=[b"a"], options={"partition_by": ["p"]})
+
+    assert "binary partition columns whose values are escaped" in refusal(tmp_path, delta(tmp_path))
+
+
 # --- schemas that changed ---------------------------------------------------------------------------------------------
 
 

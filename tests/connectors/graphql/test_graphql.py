@@ -199,6 +199,7 @@ def answering(*answers: bytes, **more: Any) -> Iterator[WebServer]:
         (b"<html>", "does not respond with JSON (status 200)"),
         (b'{"data": {"people": {"nodes": [{"id": "\\ud83d"}]}}}', "invalid Unicode"),
         (b'{"data": {"people": {"nodes": [{"id": NaN}]}}}', "does not respond with JSON"),
+        (b'{"data": {"people": {"nodes": [{"id": 1, "id": 2}]}}}', "has the same name twice"),
         (b"[" * 100_000, "does not respond with JSON"),
         (b"[]", "rejected params.graphql_query"),
         (b'{"data": {"people": {"nodes": []}}, "errors": [{"message": "canary-3bZ"}]}', "part of it failed"),

@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
+from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, NestedField, StringType
 
 from connectors.iceberg.avro import MAX_BYTES, AvroContent
 from datasources.errors import SnapshotError
@@ -135,19 +135,21 @@ def test_a_schema_that_changed_holds_for_older_files(tmp_path: Path) -> None:
 
 
 def test_a_partitioned_table_is_read(tmp_path: Path) -> None:
-    content = pa.table({"n": [1, 2, 3], "p": ["a/b c%", "ü=&", None], "d": [date(2024, 1, 1), None, date(1, 1, 1)]})
+    days = [date(2024, 1, 1), None, date(1, 1, 1)]
+    content = pa.table({"n": [1, 2, 3], "p": ["a/b c%", "ü=&", None], "d": days, "e": [0.1, 5e-324, None]})
     spec = PartitionSpec(
         PartitionField(2, 1000, IdentityTransform(), "p"),
         PartitionField(3, 1001, IdentityTransform(), "d"),
+        PartitionField(4, 1002, IdentityTransform(), "e"),
     )
-    fields = (NestedField(1, "n", LongType()), NestedField(2, "p", StringType()))
-    schema = Schema(*fields, NestedField(3, "d", DateType()))
+    fields = (NestedField(1, "n", LongType()), NestedField(2, "p", StringType()), NestedField(3, "d", DateType()))
+    schema = Schema(*fields, NestedField(4, "e", DoubleType()))
     made = SqliteCatalog(tmp_path).make("t", schema, spec)
     made.append(content)
 
     found = load(tmp_path, iceberg(tmp_path), "FROM d ORDER BY n")
 
-    assert found == [(1, "a/b c%", date(2024, 1, 1)), (2, "ü=&", None), (3, None, date(1, 1, 1))]
+    assert found == [(1, "a/b c%", days[0], 0.1), (2, "ü=&", None, 5e-324), (3, None, days[2], None)]
 
 
 def test_files_that_were_added_as_they_were_are_read(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from queryengine.errors import ParameterError
 from queryengine.execution.arrow_parameters import from_arrow
+from queryengine.execution.parameters import bind
 from tests.corpus import each
 
 DAY = "1970-01-01"
@@ -125,3 +126,11 @@ def test_empty_batches_do_not_count() -> None:
 def test_what_is_not_taken(data: bytes, named: bool, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         from_arrow(data, named=named)
+
+
+@pytest.mark.parametrize("text", ["9" * 39, f"-0.{'9' * 39}", "1E-38", "1E+38", f"1.{'0' * 38}"])
+def test_a_decimal_that_would_become_a_double_is_refused(text: str) -> None:
+    given = from_arrow(stream(row(a=pa.array([Decimal(text)]))), named=False)
+
+    with pytest.raises(ParameterError, match=r"value of \$1 contains a decimal with more than 38 digits"):
+        bind(["1"], given)
