@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 from mcpapi.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
@@ -30,13 +31,13 @@ def parse(body: str | bytes) -> Any:
     """
     try:
         text = body if isinstance(body, str) else body.decode("utf-8-sig")
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_exact)
         # Only encoding finds the lone surrogates that escapes can produce.
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         message = f"Not valid JSON: {error.msg} at line {error.lineno} column {error.colno}."
         raise RpcError(PARSE_ERROR, message) from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, InvalidOperation, RecursionError) as error:
         message = "Not valid JSON: it is not UTF-8, is nested too deeply, repeats a name or has a number out of range."
         raise RpcError(PARSE_ERROR, message) from error
     return value
@@ -53,9 +54,9 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _finite(text: str) -> float:
+def _exact(text: str) -> float:
     number = float(text)
-    if math.isinf(number):
+    if math.isinf(number) or Decimal(repr(number)) != Decimal(text):
         raise ValueError(text)
     return number
 

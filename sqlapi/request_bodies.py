@@ -12,7 +12,9 @@ import math
 import re
 import threading
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, get_args
 
 from queryengine.engine import Parameters
@@ -259,7 +261,7 @@ def _parsed_object(text: str, *fields: str) -> dict[str, Any]:
             NaN, an infinity, a lone surrogate or a number beyond the limits, or is nested too deeply.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_exact)
         # An escape can produce a lone surrogate, which UTF-8 cannot encode. Encoding the value detects it.
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except InvalidJsonError:
@@ -294,8 +296,11 @@ def _refuse_constant(name: str) -> None:
     raise InvalidJsonError(f"The body is not valid JSON: {name} is not a JSON number.")
 
 
-def _finite(text: str) -> float:
+def _exact(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise InvalidJsonError("The JSON body contains a number that is too large.")
-    return number
+    with suppress(InvalidOperation):  # an exponent of more digits than any double needs
+        if Decimal(repr(number)) == Decimal(text):
+            return number
+    raise InvalidJsonError("The JSON body contains a number with more digits than a double holds: send it as text.")

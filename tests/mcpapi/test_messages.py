@@ -88,6 +88,7 @@ def test_no_message_breaks_the_server(value: Any) -> None:
         pytest.param(b"\xff", PARSE_ERROR, id="not UTF-8"),
         pytest.param(b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', PARSE_ERROR, id="NaN"),
         pytest.param(b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}', PARSE_ERROR, id="infinite"),
+        pytest.param(b'{"jsonrpc":"2.0","id":0.12345678901234567890,"method":"ping"}', PARSE_ERROR, id="digits"),
         pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}', PARSE_ERROR, id="lone surrogate"),
         pytest.param(b"9" * 5000, PARSE_ERROR, id="a number with too many digits"),
         pytest.param(b"[" * 100_000, PARSE_ERROR, id="deep"),
