@@ -55,8 +55,8 @@ def _refuse(name: str) -> NoReturn:
 
 
 def _exact(text: str) -> float:
-    number = float(text)
-    if math.isinf(number) or Decimal(repr(number)) != Decimal(text):
+    number, written = float(text), Decimal(text)
+    if math.isinf(number) or Decimal(f"{number:.{len(written.as_tuple().digits) - 1}e}") != written:
         raise ValueError(text)
     return number
 

@@ -301,6 +301,8 @@ def _exact(text: str) -> float:
     if math.isinf(number):
         raise InvalidJsonError("The JSON body contains a number that is too large.")
     with suppress(InvalidOperation):  # an exponent of more digits than any double needs
-        if Decimal(repr(number)) == Decimal(text):
+        written = Decimal(text)
+        # Many writers give 17 digits, such as 0.10000000000000001. That is the double, rounded to as many digits.
+        if Decimal(f"{number:.{len(written.as_tuple().digits) - 1}e}") == written:
             return number
     raise InvalidJsonError("The JSON body contains a number with more digits than a double holds: send it as text.")

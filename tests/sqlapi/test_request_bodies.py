@@ -269,6 +269,8 @@ def test_a_byte_order_mark_is_dropped_and_a_large_body_refused() -> None:
         (f"[{10**38}]", [10**38]),
         ('["\\ud83d\\ude00"]', ["😀"]),
         ("[-0.0, 1e-300]", [-0.0, 1e-300]),
+        ("[0.10000000000000001, 4.9E-324, 2.50, 1e23]", [0.1, 5e-324, 2.5, 1e23]),
+        ("[0.1000000000000000055511151231257827]", [0.1]),
     ],
 )
 def test_parameters(parameters: str, expected: object) -> None:
