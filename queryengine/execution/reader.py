@@ -310,9 +310,9 @@ class Reader:
 
     def _pull(self) -> pa.RecordBatch | None:
         try:
-            self._interruption.check()
-            if self._batches is None:
+            if self._batches is None:  # `fetch` has read all rows. Its own time limit no longer matters.
                 return None
+            self._interruption.check()
             began = time.perf_counter()
             batch = self._batches.read_next_batch()
         except StopIteration:

@@ -3,6 +3,7 @@
 import json
 import threading
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +88,23 @@ def test_a_small_result_is_fetched_from_the_second_time_on(
 ) -> None:
     assert len({ask(engine, sql, encoding=encoding) for _ in range(3)}) == 1
     assert sum(fetches) == count
+
+
+@pytest.mark.parametrize("encoding", ["json", "arrow"])
+def test_the_limit_of_a_fetch_ends_with_it(
+    engine: InProcessEngine, fetches: list[bool], monkeypatch: pytest.MonkeyPatch, encoding: Encoding
+) -> None:
+    fetch = Reader.fetch
+
+    def late(reader: Reader, *args: Any) -> bool:
+        found = fetch(reader, *args)
+        reader._interruption.stop(partial(QueryTimeoutError, 1.0))  # as the watchdog before it forgets the fetch
+        return found
+
+    monkeypatch.setattr(Reader, "fetch", late)
+
+    assert len({ask(engine, SMALL, encoding=encoding) for _ in range(3)}) == 1
+    assert sum(fetches) == 2
 
 
 def test_a_type_that_only_text_can_hold_may_come_later(engine: InProcessEngine, fetches: list[bool]) -> None:
