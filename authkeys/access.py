@@ -6,8 +6,9 @@ An endpoint reads its headers into a `Credential` (`authkeys.credentials`) and p
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from authkeys import salt
 from authkeys.credentials import Credential, Reason
@@ -18,8 +19,7 @@ from runtimeconf.model import RuntimeConfig
 from system.state_directory import prepare_state_dir
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(Struct, frozen=True, kw_only=True):
     """The key set (None while authentication is off), and whether HTTP accepts `Authorization: Bearer`."""
 
     key_set: KeySet | None

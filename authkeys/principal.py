@@ -1,8 +1,10 @@
 """The authenticated caller. Views see it as `request.user`."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Self
+
+from msgspec import Struct
 
 from authkeys.errors import NotPermittedError
 from runtimeconf.model import DatasetRule, KeyLimits, Right, Scope
@@ -11,8 +13,7 @@ ALL_RIGHTS: frozenset[Right] = frozenset({"query", "refresh"})
 NO_LIMITS = KeyLimits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class Principal(Struct, frozen=True, kw_only=True):
     """
     A caller with an accepted key.
 
@@ -62,7 +63,7 @@ class Principal:
             if self.scope is None
             else [sorted(self.scope.relations), [asdict(rule) for rule in self.scope.rules]],
             "rights": sorted(self.rights),
-            "limits": {name: getattr(self.limits, name) for name in KeyLimits.__slots__},
+            "limits": {name: getattr(self.limits, name) for name in KeyLimits.__struct_fields__},
         }
 
     @classmethod

@@ -1,7 +1,8 @@
 """The access object of this process. All callers are refused until it is built."""
 
 import threading
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 import runtimeconf.state
 from authkeys.access import Access, build, from_handover

@@ -6,8 +6,9 @@ tens of thousands of rows. Only ending the session stops it sooner, because the 
 system tables show such tasks. A cluster without these tables is expected to stop its tasks.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from cluster.connection import Connection
 from queryengine.errors import StatementError
@@ -24,8 +25,7 @@ _TASKS: Final = "SELECT job_id, status FROM system.execution.tasks WHERE session
 _OVER: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELED"})
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     """The known state of a session's jobs."""
 
     id: str

@@ -23,7 +23,7 @@ from runtimeconf.model import EngineConfig
 from runtimeconf.network import parse_token, pem_problem
 from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar
 from system.addresses import Address
 
 _NAME: Final = "sc"

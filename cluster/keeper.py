@@ -17,9 +17,10 @@ import logging
 import os
 import select
 import time
-from dataclasses import dataclass
 from math import inf
 from typing import Final
+
+from msgspec import Struct
 
 from cluster.cancelled_jobs import STOPPED, CancelledJobs
 from cluster.config import ClusterConfig
@@ -53,8 +54,7 @@ _PREFIX: Final = "spark.querykeep.engine."
 _QUERY_BYTES: Final = 64 * 1024
 
 
-@dataclass(slots=True)
-class _Engine:
+class _Engine(Struct):
     """Another engine: its last beat, and when that beat was first seen."""
 
     beat: str

@@ -9,8 +9,9 @@ meantime.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from cluster.gate.binding import Relation
 from cluster.protocol import messages
@@ -22,8 +23,7 @@ from runtimeconf.in_place import CSV_OPTIONS, format_of
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(Struct, frozen=True):
     """
     A relation whose columns are not yet known, and the origin of its view: a *source* or a configured *view*.
 

@@ -10,8 +10,10 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
@@ -42,8 +44,7 @@ _ERRORS: Final[Mapping[str, type[QueryError]]] = {"dataset": DatasetNotLoadedErr
 _Fault = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(Struct, frozen=True):
     """
     A session with the relations of a configuration, by lower-case name.
 
@@ -61,8 +62,7 @@ class OpenSession:
             raise _ERRORS[kind](reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _Described:
+class _Described(Struct, frozen=True):
     """A session's description of one of its views."""
 
     columns: tuple[tuple[str, str], ...] = ()

@@ -12,8 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Self, TypeVar
+
+from msgspec import Struct, field
 
 from connectors.bucket import StoredObject
 from connectors.objects import ObjectSource, version_of
@@ -29,8 +30,7 @@ _SETTLED_S = 60.0
 _MAX_DEPTH = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A directory entry: *name*, and the *size* and modification time (s) of a file (None for a directory)."""
 
     name: str
@@ -38,8 +38,7 @@ class Entry:
     modified_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(Struct, frozen=True):
     """The bytes of a file, with the interface of `Answer`."""
 
     length: int | None

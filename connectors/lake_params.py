@@ -1,7 +1,8 @@
 """The possible locations of tables that consist of files: a directory, or an S3 bucket."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from runtimeconf.fields import InvalidValueError
 from runtimeconf.files import locate_path, refuse_url

@@ -9,7 +9,6 @@ not match the schema ends the load.
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct, field
 
 from connectors.databases import parts_of
 from connectors.lake import TableRoot
@@ -59,8 +59,7 @@ FIELD_ID = b"PARQUET:field_id"
 Identify = Callable[[pa.Field, tuple[str, ...]], Key | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """
     A column of the table, or a part of a column.
 
@@ -74,8 +73,7 @@ class Column:
     parts: "tuple[Column, ...]" = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(Struct, frozen=True):
     """
     A file of the table. The path is relative to the root.
 

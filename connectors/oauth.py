@@ -5,8 +5,9 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlencode
+
+from msgspec import Struct
 
 from connectors.origin import Origin
 from datasources.deadline import Deadline
@@ -17,8 +18,7 @@ _MAX_ANSWER_BYTES = 64 * 1024
 _MARGIN_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRequest:
+class TokenRequest(Struct, frozen=True, kw_only=True):
     """
     A request for a token.
 

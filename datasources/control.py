@@ -8,9 +8,10 @@ process asks the holder over the control socket. Both implement `DatasetControl`
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NewType, Protocol, TypedDict, Unpack
+
+from msgspec import Struct, field
 
 from datasources.errors import DatasetError
 from queryengine.manifest import ManifestError, Signature, manifest_path, read_manifest, signature
@@ -27,8 +28,7 @@ MAX_CALLER_LENGTH = 1000
 AdmittedSql = NewType("AdmittedSql", str)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetState:
+class DatasetState(Struct, frozen=True, kw_only=True):
     """
     One row of `GET /v1/datasets`. Times are ISO 8601 in UTC. `error` is a sentence without paths.
 
@@ -53,8 +53,7 @@ class DatasetState:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshRun:
+class RefreshRun(Struct, frozen=True, kw_only=True):
     """
     One refresh of one dataset, requested or scheduled. Times are ISO 8601 in UTC.
 
@@ -78,8 +77,7 @@ class RefreshRun:
     bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingState:
+class SharingState(Struct, frozen=True, kw_only=True):
     """
     How a node shares snapshots with others.
 

@@ -8,8 +8,9 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from authkeys import salt
 from authkeys.errors import SaltError
@@ -40,8 +41,7 @@ _TOLERANCE_S = 5.0
 _LENIENT = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(0x20_0000)
 
 
-@dataclass(slots=True)
-class Configuration:
+class Configuration(Struct):
     """The readable part of the configuration file *file*: the whole configuration, or at least the state directory."""
 
     file: Path

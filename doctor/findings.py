@@ -3,9 +3,10 @@
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from system.errors import StateDirectoryError
 
@@ -16,8 +17,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 LIMIT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """
     One finding about one thing.
 

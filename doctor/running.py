@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from msgspec import Struct
 
 from datasources.control import DatasetState
 from datasources.errors import NOT_WRITTEN, DatasetsUnavailableError
@@ -37,8 +37,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(Struct, frozen=True):
     """The runtime that uses a state directory. If its processes are not visible from here, `processes` is empty."""
 
     is_running: bool = False

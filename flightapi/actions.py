@@ -6,10 +6,10 @@ Flight SQL packs the bodies of its actions and results in an Any. The actions th
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 
 from flightapi.commands import (
     CATALOG,
@@ -30,30 +30,26 @@ from flightapi.protocol.messages import pack, parse
 MAX_OPTIONS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePrepared:
+class CreatePrepared(Struct, frozen=True):
     """Prepare the statement *sql*."""
 
     sql: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClosePrepared:
+class ClosePrepared(Struct, frozen=True):
     """Close the prepared statement *handle*. An unknown handle is not an error."""
 
     handle: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """Cancel the statement of *target*, the plan of a ticket. `action` is the form of the request."""
 
     target: Plan
     action: Literal["CancelFlightInfo", "CancelQuery"]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionAction:
+class SessionAction(Struct, frozen=True):
     """Return the serialised Result *answer*. There are no sessions, so every session action gets the same response."""
 
     answer: bytes

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import grpc
+from msgspec import Struct
 
 from authkeys.principal import Principal
 from flightapi.error_table import Refusal, refusal_of
@@ -54,8 +54,7 @@ class CallEndedError(Exception):
     """The RPC has its status; nothing more can be sent."""
 
 
-@dataclass(eq=False, slots=True)
-class _Wait:
+class _Wait(Struct, eq=False):
     """A block that must be left by `deadline`, a monotonic time. Otherwise `end` is called."""
 
     waits: "set[_Wait]"

@@ -9,8 +9,9 @@ statement. A path names a dataset or view.
 import hashlib
 import struct
 from collections.abc import Callable, Mapping, Sized
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from flightapi.errors import (
     InvalidSqlTextError,
@@ -55,8 +56,7 @@ NO_TRANSACTIONS = "Transactions are not supported: each statement reads the newe
 NO_SUBSTRAIT = "Substrait plans are not supported: send SQL."
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """
     Run the statement *sql*, which only the engine validates.
 
@@ -68,16 +68,14 @@ class Statement:
     ticket_id: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedExecution:
+class PreparedExecution(Struct, frozen=True):
     """Run the prepared statement *handle* with its bound parameters. See `Statement` for `ticket_id`."""
 
     handle: bytes
     ticket_id: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataCommand:
+class MetadataCommand(Struct, frozen=True):
     """Answer *message*, a metadata command of `FlightSql.proto` such as CommandGetTables."""
 
     message: Any

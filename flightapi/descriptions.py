@@ -11,8 +11,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queryengine.engine import ArrowParameters, Description, Parameters
 from queryengine.manifest import Signature, manifest_path, signature
@@ -30,8 +32,7 @@ MAX_CACHED_BYTES = 256 * 1024
 _ENTRY_BYTES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class StatementRequest:
+class StatementRequest(Struct, frozen=True):
     """
     A statement, its parameters, its scope, and the fingerprint of the requesting key if the statement is for one key.
 
@@ -50,8 +51,7 @@ class StatementRequest:
         return [] if self.parameters is None else self.parameters
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     description: Description
     version: Signature
     since: float

@@ -7,10 +7,10 @@ status UNKNOWN, INTERNAL, UNAVAILABLE or ABORTED, so none of these statuses is u
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import quote_from_bytes
 
 from grpc import StatusCode
+from msgspec import Struct
 
 from authkeys import errors as auth
 from datasources import errors as data
@@ -74,8 +74,7 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
 _HIDDEN = (data.DatasetError, auth.SaltError, conf.RuntimeConfError, system.StateDirectoryError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """The status, code and message for the caller. An internal error is also logged."""
 
     status: StatusCode

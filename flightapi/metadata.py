@@ -7,10 +7,10 @@ the schema before the dot in the name. As in SQL, patterns match names case-inse
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 
 from flightapi import sql_info, xdbc_types
 from flightapi.commands import CATALOG, SCHEMA
@@ -26,8 +26,7 @@ _REMARKS: Final = b"ARROW:FLIGHT:SQL:REMARKS"
 _NO_DOCUMENTATION: Final = Documentation()
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
+class Relation(Struct, frozen=True):
     """A dataset or view with its YAML name and description."""
 
     name: str

@@ -12,9 +12,11 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from authkeys.principal import Principal
 from flightapi.descriptions import StatementRequest
@@ -42,8 +44,7 @@ class Step(IntEnum):
     FETCH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """A counted call: its step, the second on the engine's clock, and the times of the count and of the credit."""
 
     step: Step

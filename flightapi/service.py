@@ -3,12 +3,12 @@
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import grpc
 import pyarrow as pa
+from msgspec.structs import replace
 
 from authkeys.access import Access
 from authkeys.principal import ANONYMOUS, Principal

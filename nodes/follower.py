@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
+
+from msgspec.structs import replace
 
 from datasources.control import AdmittedSql, DatasetState, DatasetStatus, RefreshOptions, RefreshRun
 from datasources.deadline import Deadline

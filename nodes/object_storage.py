@@ -10,12 +10,12 @@ import os
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import obstore
+from msgspec import Struct
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
@@ -48,8 +48,7 @@ _MAX_PEM_BYTES = 1024 * 1024
 Unchanged = Literal["unchanged"]
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """The content of a document, and the tag of its version."""
 
     content: bytes

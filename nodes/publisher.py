@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from datasources.control import AdmittedSql
 from datasources.deadline import Deadline

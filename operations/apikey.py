@@ -9,9 +9,10 @@ import getpass
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from msgspec.structs import asdict
 
 from authkeys import key_format, last_use, salt
 from authkeys.errors import AuthKeysError
@@ -28,7 +29,7 @@ from runtimeconf.loader import load
 from runtimeconf.model import DatasetRule, KeyLimits, RuntimeConfig
 from runtimeconf.named_keys import EXPRESSION, LIMITS, ExpiryField, KeyNameField
 from runtimeconf.state import config_path
-from runtimeconf.yaml_reader import Scalar
+from runtimeconf.yaml_nodes import Scalar
 from system.wallclock import utc_at
 
 #: The options that only `create` accepts.

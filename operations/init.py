@@ -9,12 +9,12 @@ import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
 from textwrap import indent
 
 import yaml
+from msgspec import Struct
 
 from authkeys import key_format
 from operations.yaml_text import NotEditableError, append_items
@@ -58,8 +58,7 @@ _NO_DATASET = """\
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Dataset:
+class _Dataset(Struct, frozen=True):
     """A data file, and the name of its dataset."""
 
     file: Path

@@ -157,8 +157,7 @@ def timings_of(error: BaseException) -> QueryTimings | None:
     return timings if isinstance(timings, QueryTimings) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveQuery:
+class ActiveQuery(Struct, frozen=True, kw_only=True):
     """A queued or running statement. `started` is ISO 8601 in UTC. `sql` is truncated to `ACTIVE_SQL_CHARACTERS`."""
 
     query_id: str
@@ -174,8 +173,7 @@ ACTIVE_SQL_CHARACTERS = 1000
 MAX_SPECULATIVE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
+class EngineStatus(Struct, frozen=True, kw_only=True):
     """
     The state of the engine.
 
@@ -192,8 +190,7 @@ class EngineStatus:
     queued: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
+class Allowance(Struct, frozen=True, kw_only=True):
     """
     The rate limit decision on a request of a key whose `requests_per_minute` is `limit`.
 
@@ -235,8 +232,7 @@ class QueryResult(Protocol):
         """Stop the statement if it is still running, and release its slot. Repeated calls are harmless."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, kw_only=True):
     """A complete `QueryResult`: the encoded chunks, and the statement's timings."""
 
     chunks: tuple[bytes, ...]
@@ -254,8 +250,7 @@ class Answer:
         """Do nothing, because there are no resources to release."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(Struct, frozen=True, kw_only=True):
     """
     The description of a statement that did not run, or that ran speculatively and has an `answer`.
 

@@ -5,13 +5,13 @@ Statements of the key run in this catalog instead of `runtime`, so a name cannot
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from runtimeconf.model import DatasetRule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatedRule:
+class GatedRule(Struct, frozen=True, kw_only=True):
     """
     A rule whose SQL was admitted by the gate. If `error` is set, the SQL was refused and the dataset is unavailable.
 
@@ -31,8 +31,7 @@ class GatedRule:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KeyCatalog:
+class KeyCatalog(Struct, frozen=True, kw_only=True, eq=False):
     """The catalog of one scope: its `name` in the engine, the relations in it, and their rules by dataset."""
 
     name: str

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 import telemetry.state
 from queryengine.engine import Query, QueryTimings
@@ -16,8 +17,7 @@ Protocol = Literal["http", "flight-sql", "mcp"]
 _NO_TIMINGS = QueryTimings()
 
 
-@dataclass(frozen=True, slots=True)
-class QueryRecord:
+class QueryRecord(Struct, frozen=True):
     """
     A statement from its arrival until its log line is written to the *logger* of the package that received it.
 

@@ -8,9 +8,10 @@ are cast to text inside the engine. They are listed in `TABLE`, and documented f
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+
+from msgspec import Struct
 
 #: The maximum nesting in Arrow. pyarrow refuses more than 64 levels, and a MAP needs two. Deeper values are text.
 MAX_NESTING = 30
@@ -75,8 +76,7 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ValueType:
+class ValueType(Struct, frozen=True):
     """
     A DuckDB type as a tree.
 

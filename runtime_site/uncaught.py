@@ -14,7 +14,7 @@ from supervisor.part_process import hide_packages
 logger = logging.getLogger(__name__)
 
 #: Packages that REST framework and Django import if installed, for pages that we do not have. They take 8 MB.
-_UNUSED_BY_WEB = ("docutils", "pygments", "requests")
+_UNUSED_BY_WEB = ("docutils", "pygments", "requests", "yaml")
 
 
 def begin_logging() -> None:

@@ -1,11 +1,11 @@
 """The schema of `acceleration` in datasets and views: when they are loaded, and which rows are kept."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from cronsim import CronSim, CronSimError
+from msgspec.structs import replace
 
 from runtimeconf.fields import (
     BooleanField,
@@ -24,7 +24,7 @@ from runtimeconf.fields import (
 )
 from runtimeconf.model import AccelerationConfig, IndexConfig, OnConflict
 from runtimeconf.validation import YamlPath, shown_name
-from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar
 
 MAX_SQL_LENGTH = 100_000
 MAX_COLUMN_LENGTH = 1000

@@ -11,7 +11,7 @@ from runtimeconf.named_keys import NAMED_KEY, DeclaredNamedKey
 from runtimeconf.secret import Secret
 from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Sequence
+from runtimeconf.yaml_nodes import Mapping, Sequence
 
 
 def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:

@@ -5,7 +5,7 @@ from typing import Any
 from runtimeconf.fields import BooleanField, ChoiceField, DurationField, Section, Setting, SizeField
 from runtimeconf.model import ResultsCacheConfig
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping
+from runtimeconf.yaml_nodes import Mapping
 
 _ONE_KIND = "It has no effect: there is only one kind of cache."
 _NEVER_STALE = "It has no effect: results are cached until new data is published."

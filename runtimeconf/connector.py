@@ -2,17 +2,19 @@
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, dataclass_transform, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from runtimeconf.fields import Field, Section
 from runtimeconf.handover import rebuilt
 from runtimeconf.model import EngineConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(Struct, frozen=True):
     """
     A library that a connector needs: the *module* to import and the *requirement* for pip.
 
@@ -37,8 +39,7 @@ class Package:
         return f"python -m pip install {self.requirement!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(Struct, frozen=True):
     """
     The syntax of one of `datasets[].params`: its field, and how its value is treated.
 
@@ -99,8 +100,7 @@ class NoParams(Params):
     """For a connector without parameters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connector:
+class Connector(Struct, frozen=True, kw_only=True):
     """
     A kind of data source.
 
@@ -125,8 +125,7 @@ class Connector:
     formats_in_place: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotStore:
+class SnapshotStore(Struct, frozen=True, kw_only=True):
     """
     A kind of storage through which several nodes share snapshots.
 
@@ -144,8 +143,7 @@ class SnapshotStore:
     packages: tuple[Package, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Engine(Struct, frozen=True, kw_only=True):
     """
     An engine that can run statements instead of DuckDB.
 

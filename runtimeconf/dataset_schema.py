@@ -6,9 +6,10 @@ The connector that `from` names declares which `params` are valid: see `runtimec
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from runtimeconf.acceleration_schema import ACCELERATION, COLUMN_NAME, SQL, VIEW_ACCELERATION
 from runtimeconf.connector import Param
@@ -40,7 +41,7 @@ from runtimeconf.plugins import CONNECTORS, LOCALPOD, PluginError
 from runtimeconf.plugins import VIEW as CONNECTOR_OF_VIEWS
 from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, nearest
-from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar, Sequence
 
 #: A name, optionally preceded by a schema name and a dot.
 IDENTIFIER = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")

@@ -7,15 +7,18 @@ datasets and views count. Secrets, the runtime and its keys are set only in the 
 
 import os
 import re
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from runtimeconf.dataset_schema import DATASET, VIEW
 from runtimeconf.fields import ChoiceField, Field, IgnoredField, ListField, Section, Setting, TextField
 from runtimeconf.model import DatasetConfig, ViewConfig
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence, read_document
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar, Sequence
+from runtimeconf.yaml_reader import read_document
 
 #: The directory of the dependencies, relative to the directory of the configuration file.
 DIRECTORY: Final = "spicepods"
@@ -37,8 +40,7 @@ NOT_HERE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """The declarations in one file: its tree, the path of the tree, and the datasets and views that could be read."""
 
     root: Mapping

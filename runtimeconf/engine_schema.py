@@ -5,14 +5,15 @@ The text before the colon in `from` names the engine.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from runtimeconf.fields import Field, InvalidValueError, ParsedField, Section, Setting
 from runtimeconf.model import EngineConfig, QueryConfig
 from runtimeconf.plugins import ENGINES, PluginError
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar
 
 
 class _EngineField(Field[EngineConfig]):

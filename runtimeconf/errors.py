@@ -7,8 +7,9 @@ Configuration errors.
     └── ConfigError        all errors in one configuration file, found in one pass
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 #: The maximum number of errors that a failed startup prints, one per line.
 MAX_SHOWN_FAULTS = 20
@@ -20,8 +21,7 @@ class RuntimeConfError(Exception):
     code = "configuration_error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFault:
+class ConfigFault(Struct, frozen=True, kw_only=True):
     """
     One error and its location.
 

@@ -8,13 +8,15 @@ errors. `expected` is the description that error messages and the documentation 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, ClassVar, Generic, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, nearest, shown_name
-from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar, Sequence
+from runtimeconf.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 
 T = TypeVar("T")
 
@@ -339,8 +341,7 @@ class ListField(Field[tuple[T, ...]]):
         yield from inner if len(inner) == 1 else inner[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """
     One setting of a section: its YAML name, its field, and the attribute that receives its value.
 

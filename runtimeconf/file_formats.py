@@ -13,7 +13,7 @@ from runtimeconf.connector import Package, Param, Params
 from runtimeconf.fields import ChoiceField, Field, FlagField, IntegerField, InvalidValueError, ParsedField
 from runtimeconf.network import DEFAULT_CLIENT_TIMEOUT_S, ClientTimeout, MaxDownloadSize
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Node, Scalar, Sequence
+from runtimeconf.yaml_nodes import Node, Scalar, Sequence
 
 #: The kind of each format, by `file_format` value and by file extension.
 KINDS: Final[Mapping[str, str]] = {

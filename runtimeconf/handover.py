@@ -8,23 +8,21 @@ passed. Dataset parameters can contain secrets, so use `without_sources` for eve
 configuration, for which the children prepare, and then *enacts* it, which all of them see at once.
 """
 
-import dataclasses
 import fcntl
 import json
 import mmap
 import os
 import struct
-import types
-import typing
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.secret import Secret
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -233,20 +231,12 @@ def without_engine_params(config: RuntimeConfig) -> RuntimeConfig:
 
 def plain(value: Any) -> Any:
     """
-    Convert *value*, a part of the configuration or a similar dataclass, to JSON types.
+    Convert *value*, a part of the configuration or a similar record, to JSON types.
 
     Raises:
-        TypeError: *value* contains a secret.
+        TypeError: *value* contains a secret, or an object that JSON cannot represent.
     """
-    if isinstance(value, Secret):
-        raise TypeError("A secret cannot be handed over.")
-    if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return msgspec.to_builtins(value, enc_hook=_to_builtin)
 
 
 def rebuilt(hint: Any, value: Any) -> Any:
@@ -254,24 +244,18 @@ def rebuilt(hint: Any, value: Any) -> Any:
     Convert *value*, a result of `plain`, back to the type *hint*.
 
     Raises:
-        TypeError: *hint* is a kind of type that the configuration does not use.
+        ValueError: *value* is not a result of `plain` for this type.
     """
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        hints = _hints_of(hint)
-        return hint(**{name: rebuilt(hints[name], item) for name, item in value.items()})
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in {typing.Union, types.UnionType}:
-        (hint,) = (argument for argument in arguments if argument is not types.NoneType)
-        return None if value is None else rebuilt(hint, value)
-    if origin is tuple:
-        return tuple(rebuilt(arguments[0], item) for item in value)
+    return msgspec.convert(value, hint, dec_hook=_from_builtin)
+
+
+def _to_builtin(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"An object of type {type(value).__name__} cannot be handed over.")
+
+
+def _from_builtin(hint: Any, value: Any) -> Any:
     if hint is Path:
         return Path(value)
-    if origin in {Literal, Mapping, None}:  # strings, and mappings of strings to strings
-        return value
-    raise TypeError(f"A field of type {hint} cannot be handed over.")
-
-
-@cache
-def _hints_of(hint: type[Any]) -> Mapping[str, Any]:
-    return typing.get_type_hints(hint)
+    raise NotImplementedError

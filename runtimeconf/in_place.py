@@ -7,7 +7,7 @@ from typing import Any, Final
 from runtimeconf.file_formats import kind_of
 from runtimeconf.plugins import CONNECTORS
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping as MappingNode
+from runtimeconf.yaml_nodes import Mapping as MappingNode
 
 #: The option of the cluster's CSV reader for each parameter.
 CSV_OPTIONS: Final[Mapping[str, str]] = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from runtimeconf.fields import Field
 from runtimeconf.secret_stores import MalformedReferenceError, check_references, holds_reference
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Node, Scalar
+from runtimeconf.yaml_nodes import Node, Scalar
 
 MIN_GOOD_LENGTH = 16
 #: HTTP servers and gRPC limit a header field to 8 KiB, including its name and the word `Bearer`.

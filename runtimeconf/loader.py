@@ -1,16 +1,19 @@
 """Loads a configuration file into a `RuntimeConfig`, or reports all its errors at once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
 from runtimeconf.schema import ROOT, paths_by_name, state_dir_in
 from runtimeconf.secret_stores import EnvStore, SecretStores
 from runtimeconf.validation import Validation, YamlPath
-from runtimeconf.yaml_reader import Document, Node, Scalar, read_document
-from runtimeconf.yaml_reader import Mapping as YamlMapping
+from runtimeconf.yaml_nodes import Mapping as YamlMapping
+from runtimeconf.yaml_nodes import Node, Scalar
+from runtimeconf.yaml_reader import Document, read_document
 
 
 def state_dir_of(path: Path) -> Path:

@@ -1,15 +1,18 @@
 """
-The validated configuration: one frozen dataclass per section, whose fields have units and defaults.
+The validated configuration: one frozen record per section, whose fields have units and defaults.
 
 Fields have the names of the YAML settings, plus the unit if the setting accepts values such as `30s` or `1GiB`.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from runtimeconf.secret import Secret
 from system.addresses import Address
@@ -38,9 +41,19 @@ Right = Literal["query", "refresh"]
 #: Relative to the directory of the configuration file.
 DEFAULT_STATE_DIR = ".runtime"
 
+#: The fields whose values may be secret.
+_HIDDEN = frozenset({"params", "headers", "sha256"})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyLimits:
+
+class _Confidential(Struct, frozen=True, kw_only=True):
+    """A section with values that may be secret. Its `repr` omits them."""
+
+    def __repr__(self) -> str:
+        shown = (name for name in self.__struct_fields__ if name not in _HIDDEN)
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+
+class KeyLimits(Struct, frozen=True, kw_only=True):
     """`limits` of a named key. None means that the limit of the runtime applies."""
 
     requests_per_minute: int | None = None
@@ -62,8 +75,8 @@ class DatasetRule:
     row_filter: str | None = None
     columns: tuple[str, ...] | None = None
     masks: tuple[tuple[str, str], ...] = ()
-    line: int = field(default=0, compare=False)
-    yaml_path: str = field(default="", compare=False)
+    line: int = dataclass_field(default=0, compare=False)
+    yaml_path: str = dataclass_field(default="", compare=False)
 
     @property
     def needs_copy(self) -> bool:
@@ -71,8 +84,7 @@ class DatasetRule:
         return self.row_filter is not None or bool(self.masks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """
     The datasets and views that a key may see, by lower-case name, with rules for some of the datasets.
 
@@ -87,8 +99,7 @@ class Scope:
 WARNING_PERIOD = timedelta(days=14)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedKey:
+class NamedKey(_Confidential, frozen=True, kw_only=True):
     """
     An item of `named_keys`. Either `key` or `sha256` (the digest of the key's bytes) is set.
 
@@ -97,15 +108,14 @@ class NamedKey:
 
     name: str
     key: Secret | None = None
-    sha256: bytes | None = field(default=None, repr=False)
+    sha256: bytes | None = None
     expires_at: datetime | None = None
     scope: Scope | None = None
     rights: frozenset[Right] = frozenset({"query"})
     limits: KeyLimits = KeyLimits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthConfig:
+class AuthConfig(Struct, frozen=True, kw_only=True):
     """
     `runtime.auth.api-key`: the accepted keys with secrets resolved, in file order.
 
@@ -121,8 +131,7 @@ class AuthConfig:
     rules: tuple[DatasetRule, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpConfig:
+class HttpConfig(Struct, frozen=True, kw_only=True):
     """
     `runtime.http`. `allowed_hosts` is None if it is not configured (`sqlapi.hosts` then applies a default).
 
@@ -138,8 +147,7 @@ class HttpConfig:
     keep_alive_s: float = 75.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlightConfig:
+class FlightConfig(Struct, frozen=True, kw_only=True):
     """`runtime.flight`: the Arrow Flight SQL endpoint."""
 
     enabled: bool = True
@@ -147,8 +155,7 @@ class FlightConfig:
     max_message_bytes: int = 16 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsConfig:
+class TlsConfig(Struct, frozen=True, kw_only=True):
     """
     `runtime.tls`, for HTTP and Flight.
 
@@ -160,8 +167,7 @@ class TlsConfig:
     key_file: Path | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryConfig:
+class QueryConfig(Struct, frozen=True, kw_only=True):
     """
     `runtime.query`: the limits on statements.
 
@@ -183,16 +189,14 @@ class QueryConfig:
     datafusion_sql: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultsCacheConfig:
+class ResultsCacheConfig(Struct, frozen=True, kw_only=True):
     """`runtime.results_cache`: `max_bytes` limits the memory of the cache in each web process."""
 
     enabled: bool = False
     max_bytes: int = 64 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsConfig:
+class MetricsConfig(Struct, frozen=True, kw_only=True):
     """
     `runtime.metrics`: the metrics endpoint, which requires no key.
 
@@ -204,8 +208,7 @@ class MetricsConfig:
     upstream_names: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryConfig:
+class HistoryConfig(Struct, frozen=True, kw_only=True):
     """
     `runtime.history`: the log of the last `max_entries` statements, which includes their text if `sql` is true.
 
@@ -226,15 +229,13 @@ class HistoryConfig:
         return self.enabled and self.sql
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpConfig:
+class McpConfig(Struct, frozen=True, kw_only=True):
     """`runtime.mcp`: whether the runtime serves the Model Context Protocol at `/v1/mcp`."""
 
     enabled: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracesConfig:
+class TracesConfig(_Confidential, frozen=True, kw_only=True):
     """
     `runtime.traces`: exports traces to the OpenTelemetry collector at the base URL `endpoint`.
 
@@ -243,13 +244,12 @@ class TracesConfig:
     """
 
     endpoint: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
     sample: float = 1.0
     timeout_s: float = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(_Confidential, frozen=True, kw_only=True):
     """
     `runtime.engine`: the engine at `address` that runs statements instead of DuckDB, through the plug-in `name`.
 
@@ -258,13 +258,12 @@ class EngineConfig:
 
     name: str
     address: Address
-    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    params: Mapping[str, Any] = field(default_factory=dict)
     max_running: int = 8
     statement_timeout_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotsConfig:
+class SnapshotsConfig(_Confidential, frozen=True, kw_only=True):
     """
     `runtime.snapshots`: the storage through which nodes share their snapshots.
 
@@ -274,7 +273,7 @@ class SnapshotsConfig:
 
     location: str
     role: SharingRole
-    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    params: Mapping[str, Any] = field(default_factory=dict)
     poll_s: float = 2.0
 
     @property
@@ -283,16 +282,14 @@ class SnapshotsConfig:
         return self.location.partition(":")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexConfig:
+class IndexConfig(Struct, frozen=True, kw_only=True):
     """One entry of `datasets[].acceleration.indexes`. A unique index requires distinct values."""
 
     columns: tuple[str, ...]
     unique: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documentation:
+class Documentation(Struct, frozen=True, kw_only=True):
     """
     The description of a dataset or view for its users.
 
@@ -305,8 +302,7 @@ class Documentation:
     undescribed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccelerationConfig:
+class AccelerationConfig(Struct, frozen=True, kw_only=True):
     """
     `datasets[].acceleration`. Periodic refresh requires `refresh_check_interval_s` or `refresh_cron`.
 
@@ -341,8 +337,7 @@ class AccelerationConfig:
         return self.enabled and any(when is not None for when in whens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewConfig:
+class ViewConfig(Struct, frozen=True, kw_only=True):
     """One entry of `views`: a SELECT over datasets and other views. `yaml_path` is a path such as `views[0].sql`."""
 
     name: str
@@ -352,8 +347,7 @@ class ViewConfig:
     yaml_path: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaterializedView:
+class MaterializedView(Struct, frozen=True, kw_only=True):
     """
     The inputs of a view with `materialized: true`.
 
@@ -366,8 +360,7 @@ class MaterializedView:
     views: tuple[ViewConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetConfig:
+class DatasetConfig(_Confidential, frozen=True, kw_only=True):
     """
     One entry of `datasets`, or a view with `materialized: true`, which becomes a dataset with the connector `view`.
 
@@ -391,7 +384,7 @@ class DatasetConfig:
     time_column: str | None = None
     time_format: TimeFormat | None = None
     documentation: Documentation = Documentation()
-    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    params: Mapping[str, Any] = field(default_factory=dict)
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
     view: MaterializedView | None = None
     is_in_place: bool = False
@@ -400,8 +393,7 @@ class DatasetConfig:
     yaml_path: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeConfig:
+class RuntimeConfig(Struct, frozen=True, kw_only=True):
     """
     The whole configuration. All paths are absolute.
 

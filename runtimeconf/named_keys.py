@@ -7,9 +7,10 @@ No error shows a value. `check_datasets` checks that the datasets exist once all
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from runtimeconf.fields import (
     ChoiceField,
@@ -30,7 +31,7 @@ from runtimeconf.key_texts import KeyField, KeyText, resolve
 from runtimeconf.model import WARNING_PERIOD, DatasetRule, KeyLimits, NamedKey, Scope
 from runtimeconf.secret import Secret
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar, Sequence
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
@@ -84,8 +85,7 @@ class ExpiryField(ScalarField[datetime]):
             raise InvalidValueError("no such date or time") from None
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredNamedKey:
+class DeclaredNamedKey(Struct, frozen=True):
     """A well-formed item of `named_keys` whose secret reference is not resolved yet."""
 
     values: dict[str, Any]

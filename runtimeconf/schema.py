@@ -8,11 +8,12 @@ secret.
 import os
 import ssl
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from runtimeconf import exposure
 from runtimeconf.addresses import ADDRESS, ALLOWED_HOST, NETWORK
@@ -56,7 +57,7 @@ from runtimeconf.snapshots import SNAPSHOTS
 from runtimeconf.store_schema import SECRETS
 from runtimeconf.traces import TRACES
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar, Sequence
 
 #: The longest socket name in the state directory, including the slash, and the longest path of a Unix socket.
 SOCKET_NAME_BYTES = 20

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dotenv import dotenv_values
+from msgspec import Struct
 
 from system.files import FileContent, MissingFileError, UnreadableFileError, read_regular_file
 
@@ -141,8 +142,7 @@ def _names(name: str) -> tuple[tuple[str, str], ...]:
     return (name, name.upper()), (f"{SPICE_PREFIX}{name}", f"{SPICE_PREFIX}{name.upper()}")
 
 
-@dataclass(frozen=True, slots=True)
-class FileStore:
+class FileStore(Struct, frozen=True):
     """One file per secret in one directory, as Docker, Kubernetes and systemd mount them."""
 
     name: str
@@ -180,8 +180,7 @@ def _decode(content: FileContent) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class KeyringStore:
+class KeyringStore(Struct, frozen=True):
     """The keyring of the operating system, through the optional `keyring` package."""
 
     name: str
@@ -217,8 +216,7 @@ class SecretStore(Protocol):
         """Describe for people where `get` found the secret *name*, or where it searched without success."""
 
 
-@dataclass(frozen=True, slots=True)
-class SecretStores:
+class SecretStores(Struct, frozen=True):
     """All configured stores, in file order."""
 
     stores: Sequence[SecretStore]

@@ -7,7 +7,7 @@ from runtimeconf.fields import ChoiceField, DurationField, Field, InvalidValueEr
 from runtimeconf.model import SnapshotsConfig
 from runtimeconf.plugins import SNAPSHOT_STORES, PluginError
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Scalar
+from runtimeconf.yaml_nodes import Mapping, Scalar
 
 
 def _locate(text: str) -> str:

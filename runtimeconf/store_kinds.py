@@ -3,19 +3,19 @@
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from runtimeconf.connector import Package
 from runtimeconf.fields import Field, PathField, TextField
 from runtimeconf.secret_stores import EnvStore, FileStore, KeyringStore, SecretStore
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping as YamlMapping
+from runtimeconf.yaml_nodes import Mapping as YamlMapping
 
 
-@dataclass(frozen=True, slots=True)
-class StoreEntry:
+class StoreEntry(Struct, frozen=True):
     """One item of `secrets`: its *name*, the *location* after the colon of `from`, and its *params*."""
 
     name: str
@@ -42,8 +42,7 @@ class StoreEntry:
         where.fault(self.node.line_of(names[0]), message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreKind:
+class StoreKind(Struct, frozen=True, kw_only=True):
     """
     A kind of secret store.
 

@@ -7,7 +7,7 @@ from runtimeconf.plugins import SECRET_STORES, PluginError
 from runtimeconf.secret_stores import ALL_STORES, STORE_NAME, SecretStore, SecretStores
 from runtimeconf.store_kinds import StoreEntry, StoreKind
 from runtimeconf.validation import YamlPath, nearest
-from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar
 
 #: Spice.ai stores that are not supported, with alternatives.
 _ABSENT: Final = {"azure_keyvault": "is not supported: mount the secrets as files and write file"}

@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from runtimeconf.fields import Field, ListField, Section
 from runtimeconf.loader import Examination
 from runtimeconf.schema import ROOT
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping as YamlMapping
-from runtimeconf.yaml_reader import Node, Scalar, Sequence
+from runtimeconf.yaml_nodes import Mapping as YamlMapping
+from runtimeconf.yaml_nodes import Node, Scalar, Sequence
 
 Verdict = Literal["supported", "supported, different meaning", "unsupported"]
 
@@ -18,8 +19,7 @@ Verdict = Literal["supported", "supported, different meaning", "unsupported"]
 _UNKNOWN_SOURCE = "belongs to a source that is not supported: see from"
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """
     A field of the report: its lines, its path with `[]` for list items, its outcome, and a remark.
 

@@ -11,7 +11,7 @@ from runtimeconf.model import TracesConfig
 from runtimeconf.network import parse_headers
 from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, shown_name
-from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from runtimeconf.yaml_nodes import Mapping, Node, Scalar
 
 #: The library that exports traces. It is imported only in the process that exports them.
 EXPORTER = Package("opentelemetry.exporter.otlp.proto.http", "opentelemetry-exporter-otlp-proto-http~=1.45")

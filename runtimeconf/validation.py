@@ -3,8 +3,9 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from runtimeconf.errors import ConfigFault
 from runtimeconf.secret_stores import (
@@ -15,7 +16,7 @@ from runtimeconf.secret_stores import (
     expand_references,
     holds_reference,
 )
-from runtimeconf.yaml_reader import Node, Scalar, Sequence
+from runtimeconf.yaml_nodes import Node, Scalar, Sequence
 
 #: Below these fields, no error shows a value.
 SENSITIVE_NAMES = frozenset({"auth", "secrets"})
@@ -29,8 +30,7 @@ _NUMBER = re.compile(r"[-+]?[0-9][0-9_.]*")
 _BOOLEANS = frozenset({"true", "True", "TRUE", "false", "False", "FALSE"})
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """
     A field with a different meaning than in Spice.ai: its location, and a sentence about the difference.
 
@@ -44,8 +44,7 @@ class Note:
     is_warned: bool = False
 
 
-@dataclass(slots=True)
-class Validation:
+class Validation(Struct):
     """One pass over one file: its inputs, and the errors, warnings and notes that it finds."""
 
     file: Path
@@ -81,8 +80,7 @@ class Validation:
         return tuple(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class YamlPath:
+class YamlPath(Struct, frozen=True):
     """A path such as `runtime.http.bind`; `is_sensitive` is true below `auth` and `secrets`."""
 
     validation: Validation

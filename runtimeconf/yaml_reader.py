@@ -9,14 +9,15 @@ No message contains text from the file or PyYAML's snippets, because any line ma
 """
 
 import re
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from msgspec import Struct, field
 
 from runtimeconf.errors import ConfigFault
+from runtimeconf.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 from system.files import MissingFileError, UnreadableFileError, read_regular_file
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -26,7 +27,6 @@ MAX_DEPTH = 32
 MAX_NODES = 300_000
 MAX_ALIASES = 100
 
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 # Characters that YAML forbids, and line breaks of YAML 1.1 that editors do not show (NEL, LS, PS). The
 # complement of the allowed characters would take five milliseconds to compile at each start.
 _FORBIDDEN_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
@@ -52,67 +52,7 @@ _SYNTAX_PROBLEMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """
-    The text of one value, with only quotes and escapes resolved.
-
-    `line` counts from 1. `is_plain` distinguishes `true` from `"true"`. `may_be_shown` is false for a value with an
-    anchor, because an alias may repeat the value below `auth`. No error shows such a value. If the value has several
-    lines that YAML may join, `written` has the lines of the file that contain it; otherwise it is empty.
-    """
-
-    line: int
-    text: str = field(repr=False)
-    is_plain: bool
-    may_be_shown: bool = True
-    written: str = field(default="", repr=False, compare=False)
-
-    @property
-    def is_null(self) -> bool:
-        """Whether the value is missing or is one of YAML's words for null (`~`, `null`)."""
-        return self.is_plain and self.text in _NULLS
-
-
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    """A list; `line` counts from 1."""
-
-    line: int
-    items: "tuple[Node, ...]" = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One field of a mapping. `line` is the line of its name. See `Scalar.may_be_shown` for `name_may_be_shown`."""
-
-    line: int
-    name: str = field(repr=False)
-    value: "Node" = field(repr=False)
-    name_may_be_shown: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Mapping:
-    """A mapping with distinct names, in file order; `line` counts from 1."""
-
-    line: int
-    entries: tuple[Entry, ...] = field(repr=False)
-
-    def get(self, name: str) -> "Node | None":
-        """Return the value of a field; None if it is missing."""
-        return next((entry.value for entry in self.entries if entry.name == name), None)
-
-    def line_of(self, name: str) -> int:
-        """Return the line of a field, or the line of the mapping if the field is missing."""
-        return next((entry.line for entry in self.entries if entry.name == name), self.line)
-
-
-Node = Scalar | Sequence | Mapping
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Struct, frozen=True, kw_only=True):
     """
     The content of one file. `root` is None if there is no tree; `faults` then contains the reasons.
 
@@ -166,8 +106,7 @@ class _StopReading(Exception):  # noqa: N818 (not an error: the fault is already
     """Ends the reading of the file."""
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """A list or mapping that is still being read."""
 
     line: int

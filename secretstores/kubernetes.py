@@ -3,9 +3,10 @@
 import base64
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from runtimeconf.secret_stores import SecretError, SecretStore, without_newline
 from runtimeconf.store_kinds import DIRECTORY, StoreEntry, StoreKind
@@ -20,8 +21,7 @@ _REASONS: Final[Mapping[int, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KubernetesSecret:
+class KubernetesSecret(Struct, frozen=True):
     """
     The secret *name* from the API server at *address*.
 

@@ -3,11 +3,11 @@
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from msgspec import Struct
 
 from runtimeconf.secret_stores import MAX_SECRET_BYTES, SecretError
 from system.files import UnreadableFileError, read_regular_file
@@ -17,8 +17,7 @@ _MAX_ANSWER_BYTES: Final = 2 * 1024 * 1024
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=3.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretServer:
+class SecretServer(Struct, frozen=True, kw_only=True):
     """
     The server at *address*, with a certificate from *ca_file*, or by default from the system's authorities.
 

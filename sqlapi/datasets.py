@@ -1,10 +1,10 @@
 """The views for datasets, refreshes and the catalog."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from django.http import HttpResponse
+from msgspec.structs import asdict, replace
 from rest_framework.request import Request
 
 from authkeys.principal import Principal
@@ -24,7 +24,7 @@ from sqlapi.request_bodies import read_refresh_request
 CATALOG = {"from": "runtime", "name": "runtime"}
 
 #: The fields of a dataset in CSV order.
-DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState))
+DATASET_COLUMNS = tuple(name.rstrip("_") for name in DatasetState.__struct_fields__)
 
 #: Replaces an error message that might quote a value.
 _NOT_SHOWN = "The refresh failed."
@@ -32,7 +32,7 @@ _NOT_SHOWN = "The refresh failed."
 _Figures = TypeVar("_Figures", DatasetState, RefreshRun)
 
 #: The fields of a refresh run.
-RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
+RUN_COLUMNS = RefreshRun.__struct_fields__
 
 
 def datasets_of(caller: Principal) -> list[dict[str, Any]]:

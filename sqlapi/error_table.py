@@ -5,7 +5,8 @@ Each package raises its own errors and knows nothing about HTTP. A test proves t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from authkeys import errors as auth
 from datasources import errors as data
@@ -85,8 +86,7 @@ STATUSES: Mapping[type[Exception], int] = {
 _HIDDEN = (data.SourceError, data.SnapshotError, system.StateDirectoryError, auth.SaltError, conf.RuntimeConfError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """An error as the caller sees it: the parts of a problem document."""
 
     status: int

@@ -8,11 +8,11 @@ is on, such requests lack the key. `/v1/mcp` checks them even then, because its 
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from django.conf import settings
 from django.http.request import validate_host
+from msgspec import Struct
 
 from sqlapi.errors import CrossSiteRequestError, InvalidHostError
 
@@ -21,8 +21,7 @@ _MAX_LENGTH = 261
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(Struct, frozen=True):
     """A host in lower case, or an IPv6 address in brackets in its shortest form. `port` is None if absent."""
 
     host: str

@@ -15,6 +15,8 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
+
 from queryengine.engine import CacheUse, Encoding
 from sqlapi.errors import InvalidParameterError, NotAcceptableError
 
@@ -67,8 +69,7 @@ def split_list(text: str) -> list[str]:
     return [item[0] for item in _ITEM.finditer(text)]
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """A response format. `media_type` is matched with `Accept`; `content_type` is sent."""
 
     media_type: str

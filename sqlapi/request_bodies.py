@@ -13,9 +13,10 @@ import re
 import threading
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, get_args
+
+from msgspec import Struct
 
 from queryengine.engine import Parameters
 from queryengine.errors import EngineBusyError
@@ -206,8 +207,7 @@ def _statement(value: dict[str, Any]) -> tuple[str, Parameters | None]:
     return sql, parameters
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshRequest:
+class RefreshRequest(Struct, frozen=True):
     """Settings that override the configuration for one refresh. None means no override."""
 
     refresh_sql: str | None = None

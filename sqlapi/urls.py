@@ -1,16 +1,15 @@
 """The route table: the URL patterns, a catch-all pattern for all other paths, and the route names in the access log."""
 
 import re
-from dataclasses import dataclass
 
 from django.urls import ResolverMatch, URLPattern, path, re_path
+from msgspec import Struct
 
 from sqlapi import datasets, mcp, statements, status
 from sqlapi.api_view import ApiView, UnknownView
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """A path with parameters in braces, and its view. The audit log shows the name, the access log the template."""
 
     name: str

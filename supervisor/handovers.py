@@ -4,9 +4,10 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from authkeys.access import Access
 from httpserver.connection_counts import web_workers
@@ -29,8 +30,7 @@ _SPANS_BYTES = 1024 * 1024
 _FOLLOWING: tuple[parts.OptionalPartName, ...] = ("watch", "refresh", "web", "flight", "traces")
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """A checked configuration without keys, the callers to accept, and the environment of the runtime."""
 
     config: RuntimeConfig

@@ -11,8 +11,9 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 import authkeys.state
 import runtimeconf.state
@@ -28,8 +29,7 @@ from system.process_limits import die_with_parent
 VARIABLE = "RUNTIME_PREPARATION_FDS"
 
 
-@dataclass(frozen=True, slots=True)
-class Preparation:
+class Preparation(Struct, frozen=True):
     """The input of the process: the configuration in effect, and the descriptor for its result."""
 
     running: RuntimeConfig

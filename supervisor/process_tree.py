@@ -15,8 +15,9 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from system.heartbeat import HUNG_S, HangDetector, Heartbeat, is_stopped
 
@@ -49,8 +50,7 @@ _IGNORED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGPIPE, sig
 _HANDLED = frozenset({*_STOP, *_IGNORED, signal.SIGHUP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGALRM})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartCommand:
+class PartCommand(Struct, frozen=True, kw_only=True):
     """
     How to start a part: its name, arguments, complete environment, and inherited descriptors.
 

@@ -17,9 +17,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Self
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from authkeys import access
 from runtimeconf.errors import ConfigError
@@ -47,8 +50,7 @@ _TAKE_S = 60.0
 _CHANGE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The state of a reload. `began` is a monotonic time in seconds; the configuration file was read after it."""
 
     state: Literal["running", "done", "failed"]

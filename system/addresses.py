@@ -7,8 +7,9 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 #: The first descriptor that systemd passes.
 _FIRST_ACTIVATED = 3
@@ -21,8 +22,7 @@ _POLL_S = 0.1
 _REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, not bound)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """A host and a TCP port. An IPv6 host has no brackets here, but has them in `str()`."""
 
     host: str

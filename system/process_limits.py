@@ -22,10 +22,11 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 logger = logging.getLogger(__name__)
 
@@ -165,8 +166,7 @@ def confine(*, file_bytes: int | None, niceness: int = NICENESS) -> None:
         pa.set_memory_pool(pa.system_memory_pool())
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """Memory in bytes: `resident` is private memory in use, `data` private writable memory as in RLIMIT_DATA."""
 
     resident: int

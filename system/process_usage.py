@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -14,8 +15,7 @@ STATE, STARTED = 0, 19
 _USER, _CHILDREN_SYSTEM, _RESIDENT = 11, 14, 21
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """The CPU and memory use of a process and its descendants. `cpu_s` includes children that have ended."""
 
     cpu_s: float

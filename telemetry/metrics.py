@@ -7,9 +7,10 @@ defined in this program. Counter names here do not include the suffix `_total` o
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from telemetry.events import BUCKETS_S
 
@@ -42,8 +43,7 @@ class Distribution:
 Series = Mapping[Labels, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # compared by identity because it is the key of each lookup
-class Metric:
+class Metric(Struct, frozen=True, eq=False):
     """A metric. `help` is one sentence. `scale` is the number of the metric's units per second."""
 
     name: str

@@ -11,7 +11,6 @@ import os
 import select
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec.json
@@ -44,8 +43,7 @@ class Span(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=
     dropped: int
 
 
-@dataclass(slots=True)
-class _Connection:
+class _Connection(Struct):
     descriptor: int
     ratio: float
     dropped: int = 0

@@ -7,7 +7,8 @@ A header that does not follow the recommendation is treated as absent, never as 
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 #: The HTTP header and the gRPC metadata key.
 TRACEPARENT = "traceparent"
@@ -23,8 +24,7 @@ _SAMPLED = 0x01
 _IDS = 1 << 64
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(Struct, frozen=True):
     """The caller's span."""
 
     trace_id: str
@@ -32,8 +32,7 @@ class Parent:
     is_sampled: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """
     The trace of one request. `span_id` is the id of the request's own span, empty if the trace is not exported.
 

@@ -1,8 +1,9 @@
 """Turns an admitted statement into the text for one session, with the session's views and their columns."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from cluster.gate.text import literal, quoted_name, with_markers_replaced
 from queryengine.engine import GatedStatement
@@ -24,8 +25,7 @@ LISTS: Final[Mapping[str, Sequence[str]]] = {
 _Value = str | int | bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relation:
+class Relation(Struct, frozen=True, kw_only=True):
     """
     A configured dataset or view in one session. `view` is the temporary view with the version to read.
 

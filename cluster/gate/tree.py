@@ -6,10 +6,10 @@ Every node class, argument, function, type and relation must be known. Everythin
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Final
 
+from msgspec import Struct, field
 from sqlglot import exp
 
 from cluster.gate import functions
@@ -54,8 +54,7 @@ _WITHOUT_EFFECT: Final[Mapping[type[exp.Expr], tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(Struct, frozen=True):
     """A common table expression visible at a node, its name in the text, and the outer scopes."""
 
     name: str
@@ -74,8 +73,7 @@ class _Scope:
 _NOTHING: Final = _Scope("", "", None)
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(Struct):
     """
     The relations and parameters that a tree reads: `relations` are a subset of *declared*.
 

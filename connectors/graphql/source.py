@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,8 +51,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _DIRECTIONS = (("after", "endCursor", "hasNextPage"), ("before", "startCursor", "hasPreviousPage"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Paging:
+class _Paging(msgspec.Struct, frozen=True):
     """The position of `pageInfo` in a response, and the paging *direction*, one of `_DIRECTIONS`."""
 
     path: tuple[str, ...]

@@ -12,9 +12,10 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from connectors.iceberg.params import IcebergParams
 from connectors.lake import TableRoot, inside

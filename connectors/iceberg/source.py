@@ -12,10 +12,10 @@ import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 from pyiceberg import types
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import (
@@ -71,8 +71,7 @@ class IcebergSource:
             return _Table(root, path, load).version != version
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A file in a manifest. `sequence` is the sequence number of the commit that added the file."""
 
     path: str

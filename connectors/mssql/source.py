@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -21,6 +20,7 @@ from typing import Any
 import certifi
 import pyarrow as pa
 import pymssql
+from msgspec.structs import replace
 from pymssql import _mssql
 
 from connectors.databases import chosen, condition, converted, engine_types, explained, standard_literal

@@ -8,12 +8,13 @@ determines how a column is read. For 100 ns timestamps, the range of values also
 import re
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from connectors.databases import INTEGERS, Column, Conversion, UnfitValueError
 
@@ -38,8 +39,7 @@ _SMALL = frozenset({"small integer"})
 _SPATIAL = frozenset({"geography", "geometry"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MssqlColumn(Column):
+class MssqlColumn(Column, frozen=True, kw_only=True):
     """
     A column, and the conversion of the driver's objects to Arrow data.
 
@@ -76,8 +76,7 @@ class MssqlColumn(Column):
         return replace(self, expression=f"CONVERT(nvarchar(34), {quoted(self.name)}, 121)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _Reading(Struct, frozen=True, kw_only=True):
     """How columns of a type are read: the fields of `MssqlColumn`, with `{}` for the quoted name."""
 
     kind: pa.DataType

@@ -7,9 +7,9 @@ The server sends every value as text. Only the declared type determines how text
 import re
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec import Struct
 
 from connectors.databases import INTEGERS, Column, Conversion, UnfitValueError
 from datasources.errors import SourceError
@@ -35,8 +35,7 @@ _NO_TYPE = "the type {1}, which the engine does not support: omit it in refresh_
 _EXACT = INTEGERS | {"decimal"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _Reading(Struct, frozen=True, kw_only=True):
     """How columns of a type are read: the fields of `Column`, with `{}` for the name."""
 
     expression: str = "{}"

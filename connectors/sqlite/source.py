@@ -17,7 +17,6 @@ import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +25,7 @@ import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from connectors.databases import Column, chosen, condition, engine_types, explained, mapped
 from connectors.sqlite.params import SqliteParams
@@ -51,8 +51,7 @@ _OURS = -1
 _HINT = "; sqlite_types: text reads every value"
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """
     How a column with a certain declaration is read.
 

@@ -9,12 +9,13 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import duckdb
+from msgspec import Struct
+from msgspec.structs import replace
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
@@ -59,8 +60,7 @@ def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
     return replace(dataset, acceleration=replace(dataset.acceleration, refresh_mode="append"))
 
 
-@dataclass(frozen=True, slots=True)
-class Watermark:
+class Watermark(Struct, frozen=True):
     """The time *column*, and the condition for rows newer than those served, as SQL and as *bounds* for a source."""
 
     column: Column

@@ -10,10 +10,11 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
+from msgspec import Struct
+from msgspec.structs import replace
 
 from datasources.errors import SnapshotError, SourceError, not_written
 from datasources.loading import append, indexes
@@ -73,8 +74,7 @@ def lock_down(connection: duckdb.DuckDBPyConnection, **allowed: Sequence[str]) -
     connection.execute("SET GLOBAL lock_configuration = true")
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """The result of a load, and the version of the source."""
 
     columns: tuple[Column, ...]
@@ -82,8 +82,7 @@ class Loaded:
     version: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LoadingEngine:
+class LoadingEngine(Struct, frozen=True):
     """
     Reads sources into snapshot files. Errors never mention *state_dir*, the runtime's state directory.
 

@@ -1,6 +1,6 @@
 """Checks each dataset's `refresh_sql` before any source is read."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from datasources.errors import AccelerationDisabledError, TimeColumnMissingError
 from datasources.refresh_sql import admit_refresh_sql

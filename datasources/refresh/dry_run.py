@@ -10,11 +10,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import duckdb
+from msgspec import Struct
+from msgspec.structs import replace
 
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError
@@ -52,8 +53,7 @@ T = TypeVar("T")
 _SOURCES = logging.getLogger("datasources.sources")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Findings(Struct, frozen=True, kw_only=True):
     """
     The result of a dry run.
 
@@ -65,8 +65,7 @@ class Findings:
     warnings: tuple[ConfigFault, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(Struct, frozen=True, kw_only=True):
     """
     The expected result of loading one dataset: its `columns`, or None if the source cannot be read.
 

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
 from datasources.errors import UnknownDatasetError
@@ -22,8 +24,7 @@ def milliseconds_since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
 
 
-@dataclass(slots=True)
-class QueueEntry:
+class QueueEntry(Struct):
     """
     A queued run, and the SELECT to run, or None to load the whole source.
 
@@ -49,8 +50,7 @@ class QueueEntry:
         return [(self.entry.config.name, replace(self.run, id=id_)) for id_ in (self.run.id, *self.joined)]
 
 
-@dataclass(slots=True)
-class DatasetEntry:
+class DatasetEntry(Struct):
     """The state of one dataset. Guarded by the refresher's condition."""
 
     config: DatasetConfig

@@ -14,8 +14,9 @@ A load of a materialized view counts for the caller whose refresh caused it.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from threading import Event
+
+from msgspec.structs import replace
 
 from datasources.refresh.entries import QueueEntry, reads
 

@@ -1,7 +1,8 @@
 """Carries out one run: builds a snapshot and publishes it."""
 
 import logging
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 import telemetry.state
 from datasources.control import RefreshRun

@@ -16,12 +16,13 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
 from logging.handlers import BufferingHandler
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError, SourceError, error_fields
@@ -114,8 +115,7 @@ def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]
         return {"fault": traceback.format_exc(), "is_broken": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """The disk that a load writes to: the bytes free when the load begins, and the bytes that it must leave free."""
 
     free_bytes: int

@@ -10,8 +10,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Unpack
+
+from msgspec.structs import replace
 
 from datasources.control import AdmittedSql, DatasetState, RefreshOptions, RefreshRun, RefreshStatus
 from datasources.errors import DatasetError, DatasetsUnavailableError, SnapshotError

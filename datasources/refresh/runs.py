@@ -14,9 +14,10 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from threading import Condition
 from typing import Unpack
+
+from msgspec.structs import replace
 
 from datasources.control import RefreshOptions, RefreshRun
 from datasources.refresh import schedule

@@ -6,16 +6,15 @@ pause that grows with the number of failures. While the last good data is served
 interval.
 """
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cronsim import CronSim
+from msgspec import Struct
 
 from runtimeconf.model import AccelerationConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """
     The pauses before retries: the first pause, which doubles after every *failures_per_step* failures, and the longest.
 

@@ -15,12 +15,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 import duckdb
+from msgspec.structs import replace
 
 from datasources.deadline import Deadline
 from datasources.errors import SchemaChangedError, SnapshotError, SourceEmptyError, SourceError, not_written

@@ -10,9 +10,10 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import duckdb
+from msgspec import Struct
+from msgspec.structs import replace
 
 from datasources.sql import literal
 
@@ -93,8 +94,7 @@ _SHORT_DECIMAL = r"-?(?:0|[1-9]\d{0,19})?(?:\.\d{0,18}0*)?"
 _DIRECTIVES = {"Y": r"\d{4}", "y": r"\d{2}", "f": r"\d{1,6}", **dict.fromkeys("aAbBhp", r"[^\d\s]+"), "%": "%"}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """
     The location of text in a relation: an SQL expression *root*, and the *steps* into its value.
 
@@ -121,8 +121,7 @@ class Place:
         return f"list_aggregate(list_transform({value}, lambda {item}: {of_item}), 'bool_and')"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A type that keeps all values of a place. With *date_format*, the values are read with `strptime`."""
 
     type: str

@@ -12,8 +12,9 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
@@ -34,8 +35,7 @@ _FILE_TYPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """A file of a dataset. `path` is absolute, and `shown` is the path in errors, in the form of the configuration."""
 
     path: str

@@ -3,8 +3,9 @@
 import itertools
 import resource
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from datasources.errors import SourceError
 from datasources.sources.csv_files import Csv
@@ -22,8 +23,7 @@ _RESERVED_DESCRIPTORS = 128
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class DetectedFormat:
+class DetectedFormat(Struct, frozen=True):
     """The class that reads all files of a dataset, and their *compression*, a value of `file_compression_type`."""
 
     format: type[FileFormat]

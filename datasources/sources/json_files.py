@@ -8,11 +8,11 @@ in which the number is a string.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
 import duckdb
+from msgspec.structs import replace
 
 from datasources.errors import SourceError
 from datasources.sources.exact_types import CHECKED, TEXT, Found, Place, exact_types, keeps_as_double

@@ -4,8 +4,9 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 #: The directory in which the system lists the open descriptors of this process.
 DESCRIPTORS = "/proc/self/fd"
@@ -41,8 +42,7 @@ def version_of(identities: Sequence[Identity]) -> str | None:
     return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedFile:
+class PinnedFile(Struct, frozen=True):
     """A regular file kept open by *descriptor*. *shown* is its path in errors, as written in the configuration."""
 
     descriptor: int

@@ -10,13 +10,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal, Protocol
 
 import duckdb
+from msgspec import Struct
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
@@ -26,8 +26,7 @@ Operator = Literal["=", "<", "<=", ">", ">="]
 Value = int | float | Decimal | str | date | datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """A comparison of a *column* with a constant, which is true for every row that the load needs."""
 
     column: str
@@ -35,8 +34,7 @@ class Bound:
     value: Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """
     The columns and rows that a load needs at most, for a source that can skip the rest.
 
@@ -50,8 +48,7 @@ class Wanted:
     bounds: tuple[Bound, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(Struct, frozen=True, kw_only=True):
     """
     One load from the source's point of view.
 

@@ -9,8 +9,9 @@ An encapsulated message is a continuation marker, the length of its header, the 
 import enum
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 #: Precedes the length of a header. A length of zero ends the stream.
 _CONTINUATION: Final = b"\xff\xff\xff\xff"
@@ -119,8 +120,7 @@ class Table:
                 yield Table(self._data, self._target(vector + 4 + 4 * number))
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """The header of one message, with its kind and the length of its body."""
 
     kind: Kind

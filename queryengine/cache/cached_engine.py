@@ -13,10 +13,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from queryengine.bounded_dict import BoundedDict
@@ -38,8 +38,7 @@ _MAX_UNCOALESCED: Final = 1024
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-@dataclass(eq=False, slots=True)
-class _DataVersion:
+class _DataVersion(Struct, eq=False):
     """The data for which all cached results are valid. `groups` are the statements that others wait for."""
 
     instance_id: object
@@ -47,8 +46,7 @@ class _DataVersion:
     groups: "dict[Key, _Group]" = field(default_factory=dict)
 
 
-@dataclass(eq=False, slots=True)
-class _Group:
+class _Group(Struct, eq=False):
     """
     Identical statements. The first one that gets an execution slot leads, and the others wait for its result.
 
@@ -304,8 +302,7 @@ class CachedEngine:
             self._cache.give_room_back(room.bytes)
 
 
-@dataclass(eq=False, slots=True)
-class Room:
+class Room(Struct, eq=False):
     """The memory reserved in the cache for one result that is being collected."""
 
     bytes: int = 0

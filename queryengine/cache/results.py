@@ -6,8 +6,9 @@ Stores cached results in bounded memory. The least recently used ones are droppe
 
 import sys
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from runtimeconf.model import Scope
 
@@ -22,8 +23,7 @@ _CHUNK_BYTES: Final = 24
 _LARGEST_PART: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Struct, frozen=True):
     """A complete result, with the number of rows and bytes and the statement digest for the query log."""
 
     chunks: tuple[bytes, ...]
@@ -32,8 +32,7 @@ class Remembered:
     statement: str = ""
 
 
-@dataclass(eq=False, slots=True)
-class Kept:
+class Kept(Struct, eq=False):
     """A cached result of `size` bytes. Readers may still use it when it `is_out` of the cache."""
 
     answer: Remembered

@@ -7,12 +7,12 @@ JSON objects. In both, a null stays null. The work is done by pyarrow kernels, w
 
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 #: Arguments of kernel calls. They are created once, because for a small result they would cost as much as the call.
 _JOIN: Final = pc.get_function("binary_join_element_wise")
@@ -28,8 +28,7 @@ _JSON_PLAIN = bytes(set(range(256)) - _JSON_SPECIAL)
 json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(Struct, frozen=True):
     """
     A column of text. Every non-null value is enclosed in `before` and `after`.
 

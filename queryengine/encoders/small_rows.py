@@ -9,12 +9,12 @@ a value exactly (a date that may be an infinity, a year beyond 9999), the other 
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring  # the C function behind `json_text`
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+from msgspec import Struct
 
 from queryengine.encoders.csv import quoted_text
 from queryengine.encoders.rendering import json_text
@@ -46,8 +46,7 @@ class UnsureError(Exception):
     """A value may differ from DuckDB's own, so the result must be computed as record batches."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
+class _Format(Struct, frozen=True):
     """The template of a row, and the text before, between and after the rows."""
 
     row: str
@@ -56,8 +55,7 @@ class _Format:
     end: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The writers of the values in these columns, for each encoding of `ENCODINGS`."""
 
     columns: tuple[Column, ...]

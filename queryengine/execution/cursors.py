@@ -9,9 +9,9 @@ function reads the clock without being listed as nondeterministic, it sees the t
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 
 import duckdb
+from msgspec import Struct, field
 
 from queryengine.execution import duckdb_errors
 from queryengine.manifest import Column
@@ -25,8 +25,7 @@ _REUSED_S = 1.0
 _MAX_IDLE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class BoundStatement:
+class BoundStatement(Struct, frozen=True):
     """A statement as a relation that Arrow can represent, with the column names and DuckDB types before conversion."""
 
     relation: duckdb.DuckDBPyRelation
@@ -34,8 +33,7 @@ class BoundStatement:
     lines_before: int
 
 
-@dataclass(eq=False, slots=True)
-class Cursor:
+class Cursor(Struct, eq=False):
     """
     A DuckDB cursor with its transaction, which began at `begun_s` (`time.monotonic`), and the statements bound in it.
 

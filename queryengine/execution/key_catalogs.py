@@ -14,11 +14,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
 import duckdb
+from msgspec import Struct, field
 
 from queryengine.cancellation import TICK_S, Interruption
 from queryengine.engine import GatedStatement
@@ -69,8 +69,7 @@ class _Source(NamedTuple):
     view: str = ""
 
 
-@dataclass(eq=False, slots=True)
-class _Copy:
+class _Copy(Struct, eq=False):
     """A table in `_COPIES` with the rows of `source`. It has no rows until it is filled."""
 
     name: str
@@ -83,8 +82,7 @@ class _Copy:
     filling: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass(eq=False, slots=True)
-class _Catalog:
+class _Catalog(Struct, eq=False):
     """A database with views. `copies` are by relation. The value is None if a relation is not a copy."""
 
     key: KeyCatalog

@@ -6,11 +6,11 @@ The interface of a session, which runs the statements of one process over one ma
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+from msgspec import Struct
 
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.engine import GatedStatement, Parameters, Query, StatementGate
@@ -18,8 +18,7 @@ from queryengine.execution.views import GatedView
 from queryengine.manifest import Column, Manifest
 
 
-@dataclass(frozen=True, slots=True)
-class UnfitView:
+class UnfitView(Struct, frozen=True):
     """A view that does not fit the data: its path in the configuration, and the engine's reason."""
 
     yaml_path: str

@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from queryengine.engine import GatedStatement
 from queryengine.errors import EngineUnavailableError
@@ -41,8 +42,7 @@ REST_PARTS = 10
 REST_S = 0.75
 
 
-@dataclass(eq=False, slots=True)
-class _Held:
+class _Held(Struct, eq=False):
     """
     A session over a manifest, and the number of statements that use the session.
 
@@ -65,8 +65,7 @@ class _Held:
         self.pin.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Published:
+class _Published(Struct, frozen=True):
     """The newest manifest, with its files by lower-case dataset name. See `_Held` for `is_whole`."""
 
     pin: Pin
@@ -74,8 +73,7 @@ class _Published:
     is_whole: bool
 
 
-@dataclass(eq=False, slots=True)
-class Lease:
+class Lease(Struct, eq=False):
     """
     The use of one session. Its holder must call `release` once.
 

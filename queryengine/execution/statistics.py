@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import duckdb
 import pyarrow as pa
+from msgspec import Struct
 
 from queryengine.bounded_dict import BoundedDict
 from queryengine.encoders import small_rows
@@ -45,8 +45,7 @@ _MAX_TYPES: Final = 256
 _MAX_TYPES_CHARACTERS: Final = 2000
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct):
     """The speed of a result: its rows, the seconds until the first rows, and the seconds for all rows."""
 
     rows: int = 0

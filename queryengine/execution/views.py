@@ -1,9 +1,11 @@
 """Gates the declared views, orders them by their dependencies, and reports their errors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import StatementError
@@ -24,8 +26,7 @@ BY_VALUES: Final = "COLUMNS(*), encode(CAST(COLUMNS(*) AS VARCHAR))"
 _BEFORE_SORTED, _AFTER_SORTED = "FROM (\n", f"\n) ORDER BY {BY_VALUES}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatedView:
+class GatedView(Struct, frozen=True, kw_only=True):
     """A view and its gated SQL. `statement.relations` are the datasets and views that it reads."""
 
     config: ViewConfig

@@ -7,8 +7,10 @@ a name without its table must be a column of the innermost query's tables, or th
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queryengine.errors import StatementNotAllowedError
 from queryengine.gate.lexer import lower
@@ -73,8 +75,7 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
     return frozenset(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A node with the tables of its innermost query, the parameters of lambdas, and all tables that it sees by name."""
 
     node: Any

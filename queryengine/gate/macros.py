@@ -6,11 +6,12 @@ that callers may use.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from typing import Final
+
+from msgspec import Struct
 
 from queryengine.gate.lexer import Kind, Token, scan
 
@@ -21,8 +22,7 @@ INTERNAL: Final = "df_"
 _COPIES: Final[Mapping[str, int]] = {"array_to_string": 2, "array_pop_back": 2, "nullif": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Macro:
+class Macro(Struct, frozen=True):
     """
     A macro, with the `definition` to write after CREATE MACRO.
 

@@ -11,9 +11,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementError, StatementNotAllowedError
 from queryengine.gate import datafusion, functions
@@ -61,8 +63,7 @@ _FILE: Final = re.compile(r"[/\\:*?.]")
 _HIDDEN_NAME: Final = re.compile(r"_catalog|_copies|_macros|_[sk][0-9a-f]{12}(_list)?")
 
 
-@dataclass(slots=True)
-class _Scope:
+class _Scope(Struct):
     """
     The names visible at a node: the first `visible` of the common table expressions `names`, and the parent's names.
 
@@ -93,8 +94,7 @@ class _Scope:
 _NOTHING: Final = _Scope({}, 0, None)
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(Struct):
     """
     Checks one tree and collects what it reads.
 

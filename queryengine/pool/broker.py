@@ -12,10 +12,10 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from queryengine.engine import ActiveQuery
@@ -64,8 +64,7 @@ _BACKLOG = 128
 _ACCEPT_RETRY_S = 0.1
 
 
-@dataclass(eq=False, slots=True)
-class _PendingQuestion:
+class _PendingQuestion(Struct, eq=False):
     """A request from *client* about all statements. It waits for the reports of the clients in `unreported`."""
 
     client: ClientConnection

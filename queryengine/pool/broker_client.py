@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from queryengine.engine import EngineStatus
 from queryengine.errors import EngineBusyError, EngineUnavailableError

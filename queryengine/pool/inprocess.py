@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from queryengine.cancellation import Interruption
@@ -40,8 +40,7 @@ from system.wallclock import utc_at
 _T = TypeVar("_T")
 
 
-@dataclass(eq=False, slots=True)
-class _ActiveStatement:
+class _ActiveStatement(Struct, eq=False):
     """A statement from its arrival until it has released its slot. *cancel* and `stop` stop it from any thread."""
 
     query: Query

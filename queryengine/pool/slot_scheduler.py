@@ -26,8 +26,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from queryengine.engine import ACTIVE_SQL_CHARACTERS
 from queryengine.errors import EngineBusyError
@@ -70,8 +71,7 @@ class StatementRecord:
         self.queued_until = 0.0
 
 
-@dataclass(eq=False, slots=True)
-class GrantedSlot:
+class GrantedSlot(Struct, eq=False):
     """A slot that a client process holds, and the statement it last reported for it."""
 
     number: int

@@ -14,9 +14,10 @@ import socket
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
+
+from msgspec import Struct, field
 
 from queryengine.bounded_dict import BoundedDict
 from queryengine.cancellation import Reason
@@ -108,8 +109,7 @@ class Statement(Protocol):
         """End the statement if it takes too long."""
 
 
-@dataclass(eq=False, slots=True)
-class Slot:
+class Slot(Struct, eq=False):
     """
     The right to run one statement of `key`.
 
@@ -128,8 +128,7 @@ class Slot:
     reported_at: float = field(default_factory=time.monotonic)
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
+class _Waiter(Struct, eq=False):
     """A statement that waits for a slot."""
 
     statement: Statement

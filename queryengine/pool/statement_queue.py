@@ -22,8 +22,9 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from queryengine.cancellation import Interruption
 from queryengine.engine import Allowance
@@ -55,8 +56,7 @@ class EntryState(enum.Enum):
     CLOSED = enum.auto()
 
 
-@dataclass(eq=False, slots=True)
-class QueueEntry:
+class QueueEntry(Struct, eq=False):
     """
     A statement in a `StatementQueue`. *on_decision* is called when a queued entry is admitted or evicted.
 

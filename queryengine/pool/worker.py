@@ -14,12 +14,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Literal, get_args
 
-import msgspec.structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queryengine.backends import backend_of
 from queryengine.cancellation import HangUpWatch, Interruption
@@ -88,8 +88,7 @@ _PHASES: tuple[Phase, ...] = get_args(Phase)
 _RECORD = struct.Struct("!Bd32s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerState:
+class WorkerState(Struct, frozen=True, kw_only=True):
     """
     The state that a worker reports to its arbiter.
 
@@ -143,7 +142,7 @@ def limited(request: Request, limit_s: float) -> Request:
     """Return *request* with a time limit of at most *limit_s* seconds."""
     left_s = request.query.timeout_s
     left_s = limit_s if left_s is None else max(0.0, min(left_s, limit_s))
-    return msgspec.structs.replace(request, query=msgspec.structs.replace(request.query, timeout_s=left_s))
+    return replace(request, query=replace(request.query, timeout_s=left_s))
 
 
 class StatementServer:

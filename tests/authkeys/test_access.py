@@ -1,8 +1,8 @@
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from authkeys import access
 from authkeys.credentials import Credential, Reason

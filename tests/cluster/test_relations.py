@@ -3,10 +3,10 @@
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.config import ClusterConfig
 from cluster.keeper import BEAT_S, DEFINE_S, DROP_S, Keeper

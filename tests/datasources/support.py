@@ -5,12 +5,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from msgspec.structs import replace
 
 from datasources.control import DatasetControl, DatasetState, RefreshRun
 from datasources.deadline import Deadline

@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from datasources.errors import DatasetError, SchemaChangedError, SourceError
 from datasources.loading import append

@@ -1,7 +1,7 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from datasources.refresh.declarations import faults, with_admitted_sql
 from datasources.refresh_sql import admit_refresh_sql

@@ -133,7 +133,9 @@ def test_an_append_drops_what_it_served_once_that_has_expired(tmp_path: Path) ->
     put(tmp_path, "b.csv", aged(A=0.5, B=1.5))
     older = builder(tmp_path).build(Order(declare(tmp_path, "b.csv", time_column="t")), deadline())
     assert older is not None
-    served = Snapshot(**{name: getattr(older, name) for name in Snapshot.__slots__} | {"source": fingerprint(retained)})
+    served = Snapshot(
+        **{name: getattr(older, name) for name in Snapshot.__struct_fields__} | {"source": fingerprint(retained)}
+    )
     put(tmp_path, "a.csv", aged(A=0.5, B=1.5, D=0.1))
 
     second = made.build(Order(retained, served=served), deadline())

@@ -1,10 +1,10 @@
 import json
 import os
 import stat
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from datasources.control import RefreshRun
 from datasources.refresh.history import HISTORY_NAME, MAX_RUNS, History

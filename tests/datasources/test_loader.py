@@ -1,5 +1,6 @@
 """Loads in a process of their own, which are to be as those of this process, but for their end."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -12,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from datasources.deadline import Deadline
 from datasources.errors import INTERRUPTED, DatasetError, SnapshotError
@@ -263,7 +264,7 @@ def test_a_load_that_takes_memory_without_end_fails(process: LoaderProcess, tmp_
 def test_a_load_that_spills_has_the_memory_that_it_needs(tmp_path: Path, memory_mib: int) -> None:
     data = "SELECT i AS a, hash(i) AS h, repeat('x', (hash(i) % 60)::INTEGER) || i AS b FROM range(1000000) t(i)"
     duckdb.execute(f"COPY ({data}) TO '{tmp_path / 's.parquet'}'")
-    made = replace(builder(tmp_path, memory_mib), temp_directory_limit_bytes=1024 * MIB)
+    made = dataclasses.replace(builder(tmp_path, memory_mib), temp_directory_limit_bytes=1024 * MIB)
 
     with closing(LoaderProcess(made)) as process:
         snapshot = loaded(process, declare(tmp_path, "s.parquet"), "SELECT * FROM d ORDER BY h", deadline(300.0))
@@ -278,7 +279,7 @@ def test_a_file_of_many_columns_loads_where_the_engine_alone_would(tmp_path: Pat
     columns = ", ".join(kinds[n % 3].format(n=n) for n in range(1, 301))
     table: Any = duckdb.sql(f"SELECT {columns} FROM range(100000) t(i)")
     pq.write_table(table.to_arrow_table(), tmp_path / "s.parquet")
-    made = replace(builder(tmp_path, memory_mib=384), temp_directory_limit_bytes=1024 * MIB)
+    made = dataclasses.replace(builder(tmp_path, memory_mib=384), temp_directory_limit_bytes=1024 * MIB)
 
     with closing(LoaderProcess(made)) as process:
         assert loaded(process, declare(tmp_path, "s.parquet"), None, deadline(600)).rows == 100_000

@@ -2,12 +2,12 @@
 
 import json
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from msgspec.structs import replace
 
 from datasources.control import Loaded
 from datasources.errors import SourceError

@@ -1,12 +1,12 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from msgspec.structs import replace
 
 from datasources.control import AdmittedSql, RefreshRun
 from datasources.errors import AccelerationDisabledError, TimeColumnMissingError, UnknownDatasetError

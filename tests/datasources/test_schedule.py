@@ -1,10 +1,10 @@
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from datasources.refresh.schedule import jitter_s, pause_s
 from runtimeconf.model import AccelerationConfig

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import re
 import stat
@@ -6,12 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from msgspec.structs import replace
 
 from datasources.errors import SchemaChangedError, SnapshotError, SourceError
 from datasources.loading.columns import refuse_changes
@@ -59,11 +60,11 @@ def test_a_snapshot_is_one_private_file_as_described(tmp_path: Path) -> None:
 def test_sql_that_another_node_admitted_is_judged_in_the_dialect_of_this_one(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
     order = Order(declare(tmp_path, "a.csv"), "SELECT nvl(a, 0) AS a FROM d")
-    checking = replace(builder(tmp_path), checks_sql=True)
+    checking = dataclasses.replace(builder(tmp_path), checks_sql=True)
 
     assert rows(tmp_path, loaded(checking, order.dataset, order.refresh_sql, deadline())) == [(1,), (2,)]
     with pytest.raises(SourceError, match="nvl"):
-        replace(checking, datafusion_sql=False).build(order, deadline())
+        dataclasses.replace(checking, datafusion_sql=False).build(order, deadline())
 
 
 @pytest.mark.parametrize("change", [{"rows": 1}, {"rows": 3}, {"columns": ()}])

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import yaml
 from kubernetes_validate.utils import validate
+from msgspec.structs import replace
 
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig

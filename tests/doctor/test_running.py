@@ -3,11 +3,11 @@
 import os
 import signal
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from datasources.control import DatasetState
 from datasources.errors import DatasetError, SnapshotError, SourceError, not_written

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from authkeys.access import Access
 from authkeys.keys import KeySet

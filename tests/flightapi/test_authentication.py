@@ -4,9 +4,9 @@ import base64
 import logging
 import socket
 import struct
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from flightapi.authentication import HANDSHAKE, Accepted, authenticate_call
 from flightapi.protocol.messages import PATHS

@@ -1,8 +1,8 @@
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from flightapi import descriptions as limits
 from flightapi.descriptions import Descriptions, StatementRequest

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import grpc
 import pyarrow as pa
 import pytest
 import trustme
+from msgspec.structs import replace
 
 from authkeys.access import build
 from flightapi.calls import IdleClock

@@ -2,13 +2,13 @@
 
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gunicorn.config import Config
 from gunicorn.http.wsgi import Response
+from msgspec.structs import replace
 
 from httpserver import gevent_worker
 from httpserver.application import checked

@@ -12,13 +12,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import gevent
 from gunicorn.app.base import BaseApplication
+from msgspec.structs import replace
 
 from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker

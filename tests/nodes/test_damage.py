@@ -1,9 +1,9 @@
 """Nodes whose shared storage, or own copy, has been damaged, or holds what something else has written."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nodes.documents import LEASE, MANIFEST, STATE, SharedState
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest

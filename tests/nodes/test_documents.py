@@ -1,9 +1,9 @@
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from datasources.errors import SharedStorageError
 from nodes.documents import Holder, Presence, RefreshRequest, SharedManifest, SharedState

@@ -1,9 +1,9 @@
 import threading
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from datasources.deadline import Deadline
 from datasources.errors import SharedStorageError, SnapshotError

@@ -1,7 +1,7 @@
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from datasources.control import AdmittedSql
 from datasources.errors import (

@@ -1,8 +1,7 @@
 """`runtime.snapshots` with a bucket of S3."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nodes.params import S3
 from runtimeclient.distribution import requirements_of

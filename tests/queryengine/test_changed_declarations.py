@@ -1,10 +1,10 @@
 """While another configuration takes effect, no engine reads data that its own configuration does not declare."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from queryengine.manifest import STAGED_DIRECTORY, Manifest, read_manifest, write_manifest
 from runtimeconf.model import DatasetConfig, DatasetRule, MaterializedView, RuntimeConfig, Scope

@@ -4,13 +4,13 @@ import resource
 import stat
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from queryengine import manifest as module
 from queryengine.manifest import Column, Manifest, ManifestError, Snapshot

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,9 +31,8 @@ def pipe() -> Iterator[int]:
 
 
 def record(slow_s: float | None = None, trace: Trace | None = None, *, took_s: float = 0.0) -> QueryRecord:
-    made = QueryRecord(logging.getLogger("a.queries"), "http", QUERY, "r", slow_s, trace)
-    object.__setattr__(made, "began", made.began - took_s)
-    return made
+    began = time.monotonic() - took_s
+    return QueryRecord(logging.getLogger("a.queries"), "http", QUERY, "r", slow_s, trace, began)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:

@@ -4,16 +4,17 @@ What a rule of a key leaves out is not to be learned, by whatever statement.
 An engine with the rule gives the same answers, errors included, as one that has only what the rule leaves.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from queryengine.engine import Encoding, Query, QueryEngine
 from queryengine.errors import QueryError
@@ -153,7 +154,7 @@ def test_hidden_rows_do_not_decide_the_order_of_the_others(tmp_path: Path, form:
     views = {"orders_of_acme": f"SELECT {columns or 'id'} FROM orders SEMI JOIN grants USING (tenant)"}
     scope = SCOPES[form]
     if form != "view":
-        rule = replace(scope.rules[0], columns=("id", "tenant"), masks=())
+        rule = dataclasses.replace(scope.rules[0], columns=("id", "tenant"), masks=())
         scope = replace(scope, rules=(rule,))
     shown = set()
     for hidden in (0, 10_000):

@@ -7,11 +7,11 @@ Every answer, errors included, equals that of an engine whose configuration decl
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from queryengine.engine import Encoding, Query, QueryEngine
 from queryengine.errors import QueryError, SqlError

@@ -19,7 +19,7 @@ from runtimeconf.fields import (
     TextField,
 )
 from runtimeconf.validation import Validation, YamlPath
-from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar, Sequence
+from runtimeconf.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 from tests.corpus import each
 from tests.runtimeconf.configurations import KEY, NO_REFERENCE, Faults, Load
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runtimeconf.fields import InvalidValueError
 from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, RuntimeConfig, Scope
 from runtimeconf.named_keys import EXPRESSION, ExpiryField
-from runtimeconf.yaml_reader import Scalar
+from runtimeconf.yaml_nodes import Scalar
 from tests.runtimeconf.configurations import KEY, Faults, Load, fault_cases
 
 OTHER = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"

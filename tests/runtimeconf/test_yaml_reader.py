@@ -11,17 +11,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtimeconf.yaml_reader import (
-    MAX_ALIASES,
-    MAX_DEPTH,
-    MAX_FILE_BYTES,
-    Entry,
-    Mapping,
-    Scalar,
-    Sequence,
-    _TreeBuilder,
-    read_document,
-)
+from runtimeconf.yaml_nodes import Entry, Mapping, Scalar, Sequence
+from runtimeconf.yaml_reader import MAX_ALIASES, MAX_DEPTH, MAX_FILE_BYTES, _TreeBuilder, read_document
 from tests.corpus import each
 from tests.runtimeconf.configurations import Faults
 

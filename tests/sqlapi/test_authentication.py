@@ -3,7 +3,6 @@
 import io
 import logging
 import string
-from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ import pytest
 from django.test import RequestFactory
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rest_framework.request import Request
 
 import authkeys.state

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import queryengine.state
 from mcpapi.results import MAX_BYTES

@@ -2,11 +2,11 @@
 
 import logging
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import runtimeconf.state
 import telemetry.state

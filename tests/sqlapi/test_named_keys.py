@@ -1,11 +1,11 @@
 """Named keys over HTTP: what they may name, do and how often."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 import pytest
+from msgspec.structs import replace
 
 import datasources.state
 import queryengine.state

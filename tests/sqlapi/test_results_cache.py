@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import queryengine.state
 from queryengine.cache.cached_engine import remembering

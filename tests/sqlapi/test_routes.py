@@ -6,13 +6,13 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.ipc
 import pytest
+from msgspec.structs import replace
 from rest_framework.test import APIClient
 
 import datasources.state

@@ -3,10 +3,10 @@
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from datasources.control import DatasetState, SharingState
 from datasources.refresh.control_socket import ControlServer

@@ -1,9 +1,9 @@
 """The address of the metrics endpoint, as the part `watch` changes it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from runtimeconf.model import MetricsConfig, RuntimeConfig
 from supervisor.metrics_page import MetricsPage

@@ -5,11 +5,11 @@ import signal
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.clients import tpch
 from tests.cluster.clusters import ENDLESS, ClusterEngine, config_of

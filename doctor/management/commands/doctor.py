@@ -8,12 +8,12 @@ from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
+from msgspec.structs import asdict, replace
 
 from doctor import checks, running
 from doctor.findings import LEVELS, Finding, run

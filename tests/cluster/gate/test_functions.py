@@ -1,8 +1,8 @@
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.gate.functions import (
     CALLED_BY_NAME,

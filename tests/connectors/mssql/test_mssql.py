@@ -10,13 +10,13 @@ import socket
 import ssl
 import threading
 from contextlib import closing
-from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 import trustme
+from msgspec.structs import replace
 
 from connectors.mssql.source import certificate_name
 from datasources.errors import SnapshotError, SourceError

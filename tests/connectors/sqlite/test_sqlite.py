@@ -4,7 +4,6 @@ import os
 import sqlite3
 import tempfile
 from contextlib import closing
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from datasources.errors import SnapshotError
 from datasources.refresh.loader import LoaderProcess

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from msgspec.structs import replace
 
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError
@@ -27,7 +27,7 @@ from runtimeconf.connector import Params
 from runtimeconf.fields import ScalarField
 from runtimeconf.model import DatasetConfig
 from runtimeconf.plugins import CONNECTORS
-from runtimeconf.yaml_reader import Scalar
+from runtimeconf.yaml_nodes import Scalar
 from tests.datasources.support import builder, deadline, files_below, new_load, refusal, rows
 from tests.system.harness import wait_for
 

@@ -5,7 +5,6 @@ import logging
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import openpyxl
 import pandas as pd
 import pytest
 import xlsxwriter
+from msgspec.structs import replace
 from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
 from datasources.errors import SourceError

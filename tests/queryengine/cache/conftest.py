@@ -1,8 +1,8 @@
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from queryengine.cache.cached_engine import CachedEngine, remembering
 from runtimeconf.model import MIB, ResultsCacheConfig, RuntimeConfig

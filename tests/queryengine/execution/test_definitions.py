@@ -1,8 +1,9 @@
 """What the names in a statement refer to, and what is said about it. Most of it is in `test_instance`."""
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from queryengine.execution.bounded_functions import MACROS
 from queryengine.execution.definitions import IN_KEY_CATALOGS

@@ -3,9 +3,9 @@
 import threading
 import time
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from queryengine.engine import EngineStatus, GatedStatement
 from queryengine.errors import EngineUnavailableError, QueryError, QueryTimeoutError, SqlError

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -254,10 +253,8 @@ def is_described(value: str, schema: dict[str, Any]) -> bool:
 def test_the_fields_of_a_row_have_the_types_of_its_class(name: str, kind: type) -> None:
     types = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", type(None): "null"}
     properties = SCHEMAS[name]["properties"]
-    hints = get_type_hints(kind)
 
-    for field, described in zip(fields(kind), properties.values(), strict=True):
-        hint = hints[field.name]
+    for hint, described in zip(get_type_hints(kind).values(), properties.values(), strict=True):
         kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
         literals = [value for each in kinds if get_origin(each) is Literal for value in get_args(each)]
         names = {"string" if get_origin(each) is Literal else types[get_origin(each) or each] for each in kinds}
