@@ -83,7 +83,7 @@ class SharedStorage:
 
     def config(self, role: SharingRole = "auto", **more: Any) -> SnapshotsConfig:
         """Return the configuration of a node."""
-        params = {"s3_endpoint": self.url, "allow_http": "true", **KEYS, **more.pop("params", {})}
+        params = {"s3_endpoint": self.url, "allow_http": True, **KEYS, **more.pop("params", {})}
         return SnapshotsConfig(location=f"s3://{BUCKET}/{self.prefix}", role=role, params=params, poll_s=0.1, **more)
 
     def fault(self, kind: str = "", *, delay_s: float = 0.0, only: str = "") -> None:
