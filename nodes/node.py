@@ -22,7 +22,7 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
 from nodes.follower import Follower
-from nodes.lease import RENEWAL_S, Lease
+from nodes.lease import EXPIRY_S, RENEWAL_S, Lease
 from nodes.manifest_writer import ManifestWriter
 from nodes.object_storage import ObjectStorage
 from nodes.presence import Nodes
@@ -65,6 +65,8 @@ class Node:
         self._role: Follower | Publisher = self._new_follower(history.ended_runs(config.state_dir))
         self._error: str | None = None
         self._lease_error: str | None = None
+        self._yielded: set[tuple[str, str]] = set()  # the requests of other nodes to publish that were granted
+        self._yields_until = 0.0
         self._is_warned = False
         self._threads = [threading.Thread(target=self._run, name="node", daemon=True)]
         if shared.role != "follower":
@@ -148,7 +150,9 @@ class Node:
     def _keep_lease(self) -> None:
         while True:
             try:
-                if self._lease.epoch is None:
+                if time.monotonic() < self._yields_until:
+                    self._lease.release()
+                elif self._lease.epoch is None:
                     self._lease.acquire()
                 else:
                     self._lease.renew(max(self._lease.epoch, self._least_epoch))
@@ -182,16 +186,33 @@ class Node:
     def _step(self) -> None:
         role, epoch = self._role, self._lease.epoch
         if isinstance(role, Follower):
-            if epoch is not None and epoch >= self._least_epoch:
+            if epoch is not None and epoch >= self._least_epoch and time.monotonic() >= self._yields_until:
                 self._step_up(role, epoch)
             else:
                 self._warn_of_another()
                 role.sync()
         elif role.manifest.fenced_by is not None or role.manifest.epoch != epoch:
             self._least_epoch = max(self._least_epoch, (role.manifest.fenced_by or 0) + 1)
+            if not role.manifest.is_overtaken:
+                logger.warning("Another node is now the publisher; this node serves its data.")
             self._step_down(role)
         else:
             role.step(self._stop)
+            if role.unknown - self._yielded:
+                self._yield(role)
+
+    def _yield(self, publisher: Publisher) -> None:
+        """
+        Let another node publish, because a node waits for datasets that this node does not declare.
+
+        So a new configuration can be rolled out node by node. Each request is granted once, in case the configurations
+        differ for good.
+        """
+        names = ",".join(sorted({name for _, name in publisher.unknown}))
+        logger.info("Another node may publish, because it has more datasets", extra={"fields": {"datasets": names}})
+        self._yielded |= publisher.unknown
+        self._yields_until = time.monotonic() + EXPIRY_S
+        self._step_down(publisher)
 
     def _step_up(self, follower: Follower, epoch: int) -> None:
         """Start publishing, based on the snapshots that are published now."""
@@ -221,8 +242,6 @@ class Node:
 
     def _step_down(self, publisher: Publisher) -> None:
         """Stop publishing, and serve the snapshots in the manifest: those of the node that has the lease now."""
-        if not publisher.manifest.is_overtaken:
-            logger.warning("Another node is now the publisher; this node serves its data.")
         with self._change:
             while not publisher.stop(_END_S) and not self._stop.is_set():
                 logger.warning("A load has not ended")
