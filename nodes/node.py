@@ -93,8 +93,11 @@ class Node:
         return has_ended
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Node":
-        """See `DatasetManager.replace`. The configuration must have the same `snapshots`."""
+        """See `DatasetManager.replace`. The `snapshots` of the configuration must have the same location and role."""
         with self._change:
+            if config.snapshots is not None and config.snapshots != self._shared:
+                self._storage.use(config.snapshots)
+                self._shared = config.snapshots
             self._role.replace(config, builders, timeout_s)
             self._config, self._builders, self.generation = config, builders, config.generation
         return self

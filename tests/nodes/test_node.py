@@ -388,48 +388,6 @@ def test_a_request_for_a_dataset_that_the_publisher_does_not_have_is_dropped(
     assert "requested through another node is not possible" in caplog.text
 
 
-def test_a_node_with_a_new_dataset_gets_to_publish_so_that_nodes_can_be_replaced_one_by_one(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
-    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
-    datasets = accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e")
-    fleet.loaded("a")
-    fleet.start("b", "follower", *datasets)
-    time.sleep(1)
-    assert fleet.publisher() == "a"  # A follower could not load it.
-    fleet.stop("b")
-
-    fleet.loaded("b", "auto", *datasets)
-
-    assert served(fleet.directory / "b", "e") == [(7, "x")]
-    assert fleet.publisher() == "b"
-    assert fleet.rows("a") == [(1, "x")]
-    # A node with the former configuration lacks nothing, so it does not become the publisher again.
-    run = fleet.refresh("a", 2)
-    assert fleet.publisher() == "b"
-    assert run.id in [one.id for one in fleet.nodes["b"].history("d")]
-
-
-def test_nodes_whose_configurations_differ_for_good_do_not_take_turns(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
-    monkeypatch.setattr("nodes.node.EXPIRY_S", 0.5)
-    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
-    fleet.loaded("a")
-    fleet.loaded("b", "auto", accelerated(fleet.directory, "b.csv", name="e"))
-    assert fleet.publisher() == "b"
-    # Now `d` is not published, so a new node without a copy waits for it.
-    fleet.loaded("c", "auto", accelerated(fleet.directory))
-    assert fleet.publisher() in {"a", "c"}
-
-    time.sleep(2)
-
-    assert fleet.publisher() in {"a", "c"}
-    assert served(fleet.directory / "b", "e") == [(7, "x")]
-
-
 def test_a_service_of_several_nodes_follows_another_configuration(fleet: Fleet) -> None:
     roles: dict[str, SharingRole] = {"a": "publisher", "b": "follower"}
     services = {}
