@@ -91,7 +91,8 @@ class Follower:
         self._pending: dict[str, tuple[str, RefreshRun]] = {}  # the requested runs and their dataset names
         self._errors: dict[str, str] = {}  # why the newest snapshot of a dataset is not served
         self._failed: dict[str, float] = {}  # when a file could not be used
-        self._was_tried = self._is_changing = False
+        self._was_tried = False
+        self._committed = config.generation
 
     def sync(self, manifest: SharedManifest | None = None) -> None:
         """
@@ -203,12 +204,12 @@ class Follower:
         """Use another configuration; see `DatasetManager.replace`."""
         self._snapshots.redeclare(config.loaded_datasets)
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
-        self._config, self._is_changing = config, True
+        self._config = config
 
     def commit(self) -> None:
         """See `DatasetManager.commit`."""
         self._snapshots.drop_undeclared()
-        self._is_changing = False
+        self._committed = self._config.generation
 
     def runs_to_adopt(self) -> dict[str, tuple[RefreshRun, ...]]:
         """
@@ -230,7 +231,7 @@ class Follower:
         During a reload there are none: this node still serves data that it would drop if it published.
         """
         shared = self._config.snapshots
-        if shared is None or shared.role == "follower" or self._is_changing:
+        if shared is None or shared.role == "follower" or self._config.generation != self._committed:
             return set()
         published = {snapshot.dataset for snapshot in self._manifest.snapshots}
         names = {dataset.name for dataset in self._config.loaded_datasets} - published

@@ -8,6 +8,7 @@ from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, served
 from tests.nodes.fleet import Fleet
 from tests.nodes.storage_server import KEYS
+from tests.system.harness import wait_for
 
 pytestmark = pytest.mark.plugin
 
@@ -33,6 +34,23 @@ def test_a_node_with_a_new_dataset_gets_to_publish_so_that_nodes_can_be_replaced
     run = fleet.refresh("a", 2)
     assert fleet.publisher() == "b"
     assert run.id in [one.id for one in fleet.nodes["b"].history("d")]
+
+
+def test_a_node_does_not_ask_to_publish_until_its_reload_is_over(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
+    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
+    datasets = accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e")
+    fleet.loaded("a")
+    node = fleet.loaded("b")
+
+    node.replace(fleet.config("b", "auto", *datasets, generation=2), [], 30)
+    time.sleep(1)
+
+    assert fleet.publisher() == "a"
+    assert node.waiting_for() == ("e",)
+    node.replace(fleet.config("b"), [], 30)  # The reload has failed.
+    fleet.loaded("c", "auto", *datasets)
+    wait_for(lambda: fleet.publisher() == "c", "the handover")
 
 
 def test_nodes_whose_configurations_differ_for_good_do_not_take_turns(
