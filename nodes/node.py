@@ -22,7 +22,7 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
 from nodes.follower import Follower
-from nodes.lease import EXPIRY_S, RENEWAL_S, Lease
+from nodes.lease import RENEWAL_S, Lease
 from nodes.manifest_writer import ManifestWriter
 from nodes.object_storage import ObjectStorage
 from nodes.presence import Nodes
@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that an interrupted load has to end before a log message reports that it is still running.
 _END_S = 5.0
+#: Seconds for which a node that lets another one publish does not take the lease, so that nodes with the same
+#: configuration can take it and let it go too. A request is granted again after this time, which doubles each time.
+_REST_S = 60.0
 #: Seconds that a superseded snapshot stays for statements on a cluster, in addition to their time limit.
 _LINGER_S = 60.0
 
@@ -65,7 +68,7 @@ class Node:
         self._role: Follower | Publisher = self._new_follower(history.ended_runs(config.state_dir))
         self._error: str | None = None
         self._lease_error: str | None = None
-        self._yielded: set[tuple[str, str]] = set()  # the requests of other nodes to publish that were granted
+        self._granted: dict[tuple[str, str], tuple[float, float]] = {}  # when to grant a request again, and the wait
         self._yields_until = 0.0
         self._is_warned = False
         self._threads = [threading.Thread(target=self._run, name="node", daemon=True)]
@@ -201,20 +204,22 @@ class Node:
             self._step_down(role)
         else:
             role.step(self._stop)
-            if role.unknown - self._yielded:
+            if any(time.monotonic() >= self._granted.get(one, (0.0, 0.0))[0] for one in role.unknown):
                 self._yield(role)
 
     def _yield(self, publisher: Publisher) -> None:
         """
         Let another node publish, because a node waits for datasets that this node does not declare.
 
-        So a new configuration can be rolled out node by node. Each request is granted once, in case the configurations
-        differ for good.
+        So a new configuration can be rolled out node by node. A request ends once its node has the data.
         """
         names = ",".join(sorted({name for _, name in publisher.unknown}))
         logger.info("Another node may publish, because it has more datasets", extra={"fields": {"datasets": names}})
-        self._yielded |= publisher.unknown
-        self._yields_until = time.monotonic() + EXPIRY_S
+        now = time.monotonic()
+        for one in publisher.unknown:
+            wait_s = 2 * self._granted.get(one, (0.0, _REST_S / 2))[1]
+            self._granted[one] = now + wait_s, wait_s
+        self._yields_until = now + _REST_S
         self._step_down(publisher)
 
     def _step_up(self, follower: Follower, epoch: int) -> None:

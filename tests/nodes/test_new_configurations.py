@@ -53,11 +53,25 @@ def test_a_node_does_not_ask_to_publish_until_its_reload_is_over(fleet: Fleet, m
     wait_for(lambda: fleet.publisher() == "c", "the handover")
 
 
+def test_a_node_that_takes_the_lease_again_too_early_lets_it_go_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
+    monkeypatch.setattr("nodes.node._REST_S", 0.2)
+    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
+    for name in ("a", "b", "c"):
+        fleet.loaded(name)
+
+    fleet.loaded("d", "auto", accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e"))
+
+    assert fleet.publisher() == "d"
+
+
 def test_nodes_whose_configurations_differ_for_good_do_not_take_turns(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
-    monkeypatch.setattr("nodes.node.EXPIRY_S", 0.5)
+    monkeypatch.setattr("nodes.node._REST_S", 0.5)
     put(fleet.directory, "b.csv", b"a,b\n7,x\n")
     fleet.loaded("a")
     fleet.loaded("b", "auto", accelerated(fleet.directory, "b.csv", name="e"))
