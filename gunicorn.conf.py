@@ -4,8 +4,9 @@ import os
 import sys
 from typing import Any
 
-from system.early_signals import take_signals
+from system.early_signals import leave_no_core, take_signals
 
+leave_no_core()
 take_signals()
 
 # The other imports take half a second, during which a signal may arrive.

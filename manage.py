@@ -24,10 +24,12 @@ def main() -> None:
 
 def _run() -> None:
     command = "".join(sys.argv[1:2])
-    if command in SERVERS and "--once" not in sys.argv:
-        from system.early_signals import take_signals  # noqa: PLC0415 (client commands do not need it)
+    if command not in CLIENT_COMMANDS:
+        from system.early_signals import leave_no_core, take_signals  # noqa: PLC0415 (client commands do not need it)
 
-        take_signals()
+        leave_no_core()
+        if command in SERVERS and "--once" not in sys.argv:
+            take_signals()
     prepare_process()
     from runtime_site.chosen_settings import OURS, VARIABLE, settings_fault  # noqa: PLC0415 (after keys are hidden)
 

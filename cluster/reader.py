@@ -159,12 +159,13 @@ class RemoteReader:
             raise found from error
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             raise QueryError(CUT) from error
-        self._take_up_again()
+        self._take_up_again(is_unreachable=not self._rows)
 
-    def _take_up_again(self) -> None:
+    def _take_up_again(self, *, is_unreachable: bool = False) -> None:
         self._attempts += 1
         if not self._last_response_id or self._attempts > _REATTACHMENTS:
-            raise QueryError(CUT) if self._last_response_id else EngineUnavailableError(UNREACHABLE)
+            is_lost = is_unreachable or not self._last_response_id
+            raise EngineUnavailableError(UNREACHABLE) if is_lost else QueryError(CUT)
         with self._lock:
             if not self._is_interrupted:
                 self._call = self._connection.reattach(self._session_id, self._operation_id, self._last_response_id)

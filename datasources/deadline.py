@@ -20,13 +20,21 @@ class Deadline:
     """
     The end of one load: *limit_s* seconds from now, or as soon as *stop* is set.
 
-    *left_s* is the remaining limit of a load that another process began. Long-running Python code calls `check`, and
-    work inside the engine runs under `guard`. Client libraries, whose own timeouts do not cover every wait, run under
-    `cut_off`, or under `calling` if a call can stop them.
+    *name* is the name of the limit in errors. *left_s* is the remaining limit of a load that another process began.
+    Long-running Python code calls `check`, and work inside the engine runs under `guard`. Client libraries, whose own
+    timeouts do not cover every wait, run under `cut_off`, or under `calling` if a call can stop them.
     """
 
-    def __init__(self, limit_s: float, stop: threading.Event, *, left_s: float | None = None) -> None:
+    def __init__(
+        self,
+        limit_s: float,
+        stop: threading.Event,
+        *,
+        name: str = "the refresh_timeout of the dataset",
+        left_s: float | None = None,
+    ) -> None:
         self.limit_s = limit_s
+        self._name = name
         self._stop = stop
         self._end = time.monotonic() + (limit_s if left_s is None else left_s)
 
@@ -55,7 +63,7 @@ class Deadline:
         if self.stopped:
             raise SnapshotError(INTERRUPTED)
         if self.left_s <= 0:
-            raise SnapshotError(f"The load was stopped after {self.limit_s:g} s, the refresh_timeout of the dataset.")
+            raise SnapshotError(f"The load was stopped after {self.limit_s:g} s, {self._name}.")
 
     def sleep(self, seconds: float) -> None:
         """Wait for *seconds* or until the runtime stops, then `check`."""

@@ -59,7 +59,7 @@ class Sources:
     def _ask(self, about: str, dataset: DatasetConfig, scratch: Path) -> Iterator[Finding]:
         scratch.mkdir()
         import_source(dataset.connector)
-        deadline = Deadline(self._limit_s, threading.Event())
+        deadline = Deadline(self._limit_s, threading.Event(), name="the --timeout of doctor")
         load = Load(deadline=deadline, scratch=scratch, scratch_bytes=_SCRATCH_BYTES)
         found = inspect(dataset, LoadingEngine(scratch, _MEMORY_BYTES), load)
         where = f"{self._config.file_of(dataset.yaml_path)}:{dataset.line}: {dataset.yaml_path}"

@@ -121,12 +121,18 @@ class SharedState(_Document, frozen=True, kw_only=True, dict=True):
 
 
 class Presence(_Document, frozen=True, kw_only=True):
-    """Shows that a node is alive: `beat` increases. `reads` are the snapshot files that the node is about to load."""
+    """
+    Shows that a node is alive: `beat` increases.
+
+    `reads` are the snapshot files that the node is about to load, and `lacks` the datasets that it waits for because
+    nobody has published them.
+    """
 
     _NAME = NODES
 
     beat: Count
     reads: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
 
 
 class RefreshRequest(_Document, frozen=True, kw_only=True):

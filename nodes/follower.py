@@ -57,7 +57,8 @@ class Follower:
     Args:
         config: The runtime's configuration. Its sources are not read.
         storage: The shared storage.
-        announce: Called with the files of snapshots that are about to be loaded.
+        announce: Called with the files of snapshots that are about to be loaded, and with the datasets that nobody has
+            published, if this node could load them itself.
         stop: Interrupts the loading of a snapshot when set.
         own_runs: The finished runs from the time when this node published, by dataset name. Runs that the other nodes
             do not know, because the storage did not respond, stay in this node's list.
@@ -70,7 +71,7 @@ class Follower:
         self,
         config: RuntimeConfig,
         storage: ObjectStorage,
-        announce: Callable[[Collection[str]], None],
+        announce: Callable[[Collection[str], Collection[str]], None],
         stop: threading.Event,
         own_runs: Mapping[str, Sequence[RefreshRun]],
     ) -> None:
@@ -92,6 +93,7 @@ class Follower:
         self._errors: dict[str, str] = {}  # why the newest snapshot of a dataset is not served
         self._failed: dict[str, float] = {}  # when a file could not be used
         self._was_tried = False
+        self._committed = config.generation
 
     def sync(self, manifest: SharedManifest | None = None) -> None:
         """
@@ -114,7 +116,7 @@ class Follower:
             missing = [snapshot for snapshot, one in zip(declared, served, strict=True) if one != snapshot]
             # A cluster reads the data that is served here from the storage.
             kept = served if self._config.engine is not None else ()
-            self._announce({snapshot.file for snapshot in (*missing, *kept) if snapshot is not None})
+            self._announce({snapshot.file for snapshot in (*missing, *kept) if snapshot is not None}, self._lacks())
             self._failed = {one.file: self._failed[one.file] for one in missing if one.file in self._failed}
             if [snapshot for snapshot in missing if not self._take(snapshot)] == []:
                 self._applied = state
@@ -208,6 +210,7 @@ class Follower:
     def commit(self) -> None:
         """See `DatasetManager.commit`."""
         self._snapshots.drop_undeclared()
+        self._committed = self._config.generation
 
     def runs_to_adopt(self) -> dict[str, tuple[RefreshRun, ...]]:
         """
@@ -221,6 +224,19 @@ class Follower:
             for name in names
         }
         return {name: self._with_own(name, runs) for name, runs in shared.items()}
+
+    def _lacks(self) -> set[str]:
+        """
+        Return the datasets that this node would load itself if it published, because nobody has published them.
+
+        During a reload there are none: this node still serves data that it would drop if it published.
+        """
+        shared = self._config.snapshots
+        if shared is None or shared.role == "follower" or self._config.generation != self._committed:
+            return set()
+        published = {snapshot.dataset for snapshot in self._manifest.snapshots}
+        names = {dataset.name for dataset in self._config.loaded_datasets} - published
+        return {name for name in names if self._snapshots.snapshot(name) is None}
 
     def _dataset(self, name: str) -> DatasetConfig:
         try:

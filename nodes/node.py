@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that an interrupted load has to end before a log message reports that it is still running.
 _END_S = 5.0
+#: Seconds for which a node that lets another one publish does not take the lease, so that nodes with the same
+#: configuration can take it and let it go too. A request is granted again after this time, which doubles each time.
+_REST_S = 60.0
 #: Seconds that a superseded snapshot stays for statements on a cluster, in addition to their time limit.
 _LINGER_S = 60.0
 
@@ -65,6 +68,8 @@ class Node:
         self._role: Follower | Publisher = self._new_follower(history.ended_runs(config.state_dir))
         self._error: str | None = None
         self._lease_error: str | None = None
+        self._granted: dict[tuple[str, str], tuple[float, float]] = {}  # when to grant a request again, and the wait
+        self._yields_until = 0.0
         self._is_warned = False
         self._threads = [threading.Thread(target=self._run, name="node", daemon=True)]
         if shared.role != "follower":
@@ -91,8 +96,11 @@ class Node:
         return has_ended
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Node":
-        """See `DatasetManager.replace`. The configuration must have the same `snapshots`."""
+        """See `DatasetManager.replace`. The `snapshots` of the configuration must have the same location and role."""
         with self._change:
+            if config.snapshots is not None and config.snapshots != self._shared:
+                self._storage.use(config.snapshots)
+                self._shared = config.snapshots
             self._role.replace(config, builders, timeout_s)
             self._config, self._builders, self.generation = config, builders, config.generation
         return self
@@ -148,7 +156,9 @@ class Node:
     def _keep_lease(self) -> None:
         while True:
             try:
-                if self._lease.epoch is None:
+                if time.monotonic() < self._yields_until:
+                    self._lease.release()
+                elif self._lease.epoch is None:
                     self._lease.acquire()
                 else:
                     self._lease.renew(max(self._lease.epoch, self._least_epoch))
@@ -182,16 +192,35 @@ class Node:
     def _step(self) -> None:
         role, epoch = self._role, self._lease.epoch
         if isinstance(role, Follower):
-            if epoch is not None and epoch >= self._least_epoch:
+            if epoch is not None and epoch >= self._least_epoch and time.monotonic() >= self._yields_until:
                 self._step_up(role, epoch)
             else:
                 self._warn_of_another()
                 role.sync()
         elif role.manifest.fenced_by is not None or role.manifest.epoch != epoch:
             self._least_epoch = max(self._least_epoch, (role.manifest.fenced_by or 0) + 1)
+            if not role.manifest.is_overtaken:
+                logger.warning("Another node is now the publisher; this node serves its data.")
             self._step_down(role)
         else:
             role.step(self._stop)
+            if any(time.monotonic() >= self._granted.get(one, (0.0, 0.0))[0] for one in role.unknown):
+                self._yield(role)
+
+    def _yield(self, publisher: Publisher) -> None:
+        """
+        Let another node publish, because a node waits for datasets that this node does not declare.
+
+        So a new configuration can be rolled out node by node. A request ends once its node has the data.
+        """
+        names = ",".join(sorted({name for _, name in publisher.unknown}))
+        logger.info("Another node may publish, because it has more datasets", extra={"fields": {"datasets": names}})
+        now = time.monotonic()
+        for one in publisher.unknown:
+            wait_s = 2 * self._granted.get(one, (0.0, _REST_S / 2))[1]
+            self._granted[one] = now + wait_s, wait_s
+        self._yields_until = now + _REST_S
+        self._step_down(publisher)
 
     def _step_up(self, follower: Follower, epoch: int) -> None:
         """Start publishing, based on the snapshots that are published now."""
@@ -221,8 +250,6 @@ class Node:
 
     def _step_down(self, publisher: Publisher) -> None:
         """Stop publishing, and serve the snapshots in the manifest: those of the node that has the lease now."""
-        if not publisher.manifest.is_overtaken:
-            logger.warning("Another node is now the publisher; this node serves its data.")
         with self._change:
             while not publisher.stop(_END_S) and not self._stop.is_set():
                 logger.warning("A load has not ended")

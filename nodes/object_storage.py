@@ -64,11 +64,17 @@ class ObjectStorage:
     """
 
     def __init__(self, config: SnapshotsConfig) -> None:
-        part_s = S3Params.of(config.params).client_timeout
         self._answers, self._last_s = False, 0.0
         self._answered: float | None = None
-        self._documents = _store(config, min(part_s, QUICK_S), retries=0)
-        self._files = _store(config, part_s, retries=3)
+        self.use(config)
+
+    def use(self, config: SnapshotsConfig) -> None:
+        """Send further requests with the params of *config*, for the same location. Raises SharedStorageError."""
+        part_s = S3Params.of(config.params).client_timeout
+        self._documents, self._files = (
+            _store(config, min(part_s, QUICK_S), retries=0),
+            _store(config, part_s, retries=3),
+        )
 
     @property
     def is_quick(self) -> bool:

@@ -1,5 +1,5 @@
 """
-Tracks which nodes are alive, and which snapshots they are still loading.
+Tracks which nodes are alive, which snapshots they are still loading, and which datasets they lack.
 
 As with the lease, no clocks are compared. A node is gone once its document has not changed for `GONE_S` seconds on the
 observing node's clock. A node that comes back writes its document again.
@@ -28,22 +28,22 @@ class Nodes:
         self._name = f"{node}.json"
         self._now = now
         self._seen = LastSeen(now)
-        self._reads: dict[str, tuple[str, tuple[str, ...]]] = {}  # of each node, with the tag of the document
+        self._alive: dict[str, tuple[str, Presence]] = {}  # by object name, with the tag of the document
         self._written = Presence(beat=0, reads=())
         self._due = 0.0
 
-    def announce(self, reads: Collection[str]) -> None:
+    def announce(self, reads: Collection[str], lacks: Collection[str] = ()) -> None:
         """
-        Announce that this node is alive and is about to load the snapshots with the files *reads*.
+        Announce that this node is alive, is about to load the snapshots with the files *reads*, and waits for *lacks*.
 
-        The document is written only if it is due or *reads* has changed.
+        The document is written only if it is due or has changed. *lacks* are datasets that nobody has published.
 
         Raises:
             SharedStorageError: The storage does not respond.
         """
-        files = tuple(sorted(reads))
-        if files != self._written.reads or self._now() >= self._due:
-            self._written = Presence(beat=self._written.beat + 1, reads=files)
+        told = tuple(sorted(reads)), tuple(sorted(lacks))
+        if told != (self._written.reads, self._written.lacks) or self._now() >= self._due:
+            self._written = Presence(beat=self._written.beat + 1, reads=told[0], lacks=told[1])
             self._storage.put(f"{NODES}/{self._name}", self._written.encode())
             self._due = self._now() + RENEWAL_S
 
@@ -62,18 +62,22 @@ class Nodes:
         gone = {name for name, tag in tags.items() if self._seen.unchanged_s(name, tag) >= GONE_S}
         self._storage.delete(within(NODES, gone))
         self._seen.forget_others(tags.keys() - gone)
-        alive: dict[str, tuple[str, tuple[str, ...]]] = {}
+        alive: dict[str, tuple[str, Presence]] = {}
         for name in tags.keys() - gone:
-            known = self._reads.get(name)
+            known = self._alive.get(name)
             if known is None or known[0] != tags[name]:
                 found = self._storage.read(f"{NODES}/{name}")
                 if found is None or found == "unchanged":
                     continue
                 # Another program wrote the document, so no node waits for the files in it.
                 with suppress(SharedStorageError):
-                    known = found.tag, Presence.decode(found.content).reads
+                    known = found.tag, Presence.decode(found.content)
             if known is None:
                 continue
             alive[name] = known
-        self._reads = alive
-        return {file for _, files in alive.values() for file in files}
+        self._alive = alive
+        return {file for _, presence in alive.values() for file in presence.reads}
+
+    def lacks(self) -> set[tuple[str, str]]:
+        """Return the nodes, by object name, and the datasets that they lack, as of the last `reads`."""
+        return {(name, dataset) for name, (_, presence) in self._alive.items() for dataset in presence.lacks}

@@ -190,11 +190,13 @@ class KeyringStore(Struct, frozen=True):
         """Return the password for the service and *name*."""
         try:
             keyring = importlib.import_module("keyring")
-            value: str | None = keyring.get_password(self.service, name)
+            value = keyring.get_password(self.service, name)
         except Exception as exc:  # noqa: BLE001 (each backend raises its own errors)
             problem = type(exc).__name__
         else:
-            return value
+            if value is None or isinstance(value, str):
+                return value
+            raise SecretError("the backend of the keyring returned something other than text")
         raise SecretError(f"the keyring does not respond ({problem}); is a backend installed and unlocked?")
 
     def looked_at(self, name: str) -> str:

@@ -104,7 +104,6 @@ def receive() -> bool:
         die_with_parent(extra["supervisor"])
     # The supervisor and `execute` block signals, and a new process inherits the signal mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    parts.leave_no_core()
     runtimeconf.state.set_config(config)
     return True
 

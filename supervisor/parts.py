@@ -8,7 +8,6 @@ becomes the supervisor or a part by executing a new program.
 """
 
 import re
-import resource
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -127,8 +126,3 @@ def content(name: Program, config: RuntimeConfig, who: "Access", **extra: Any) -
     if name not in _GET_TOKEN:
         config = handover.without_engine_params(config)
     return (config if name in _GET_HEADERS else handover.without_headers(config)), extra
-
-
-def leave_no_core() -> None:
-    """Disable core dumps for this process and its children, because their memory contains callers' keys."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

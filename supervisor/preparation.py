@@ -75,7 +75,6 @@ def receive() -> None:
     parent, environment, running, answer = map(int, fields.split(","))
     die_with_parent(parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    parts.leave_no_core()
     os.environ.clear()
     os.environ.update(json.loads(os.pread(environment, os.fstat(environment).st_size, 0)))
     _preparation = Preparation(handover.read(running)[0], answer)

@@ -13,7 +13,7 @@ import authkeys.state
 import runtimeconf.state
 from runtimeconf.exposure import check_listener
 from runtimeconf.model import RuntimeConfig
-from supervisor import parts, preparation, startup
+from supervisor import preparation, startup
 from supervisor.handovers import Checked, Handovers
 from supervisor.process_tree import Supervisor
 from supervisor.reload import Reloads, Report
@@ -79,7 +79,6 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     )
     reloads = Reloads(supervisor, handovers, checked, extra["environment"])
     _announce(config)
-    parts.leave_no_core()
     give_memory_back()
     manager = ServiceManager(extra["notify"])
     manager.report_ready()

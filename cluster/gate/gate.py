@@ -214,10 +214,10 @@ def _parse(sql: str, tokens: Sequence[Token]) -> exp.Expr:
         (tree,) = DIALECT.parser().parse(list(tokens), sql)
     except ParseError as exc:
         fault = exc.errors[0]
-        near = " ".join(str(fault["highlight"]).split())[:_NEAR_CHARACTERS]
-        raise SqlSyntaxError(
-            f'Syntax error at or near "{near}" (line {fault["line"]}, column {fault["col"]}).'
-        ) from exc
+        word = str(fault["highlight"])
+        near = " ".join(word.split())[:_NEAR_CHARACTERS]
+        column = fault["col"] if "\n" in word else fault["col"] - len(word) + 1  # sqlglot's is that of the end
+        raise SqlSyntaxError(f'Syntax error at or near "{near}" (line {fault["line"]}, column {column}).') from exc
     except _FAILURES as exc:
         raise SqlSyntaxError("The statement cannot be parsed.") from exc
     if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery | exp.Values):

@@ -125,6 +125,11 @@ def test_an_error_of_the_statement_comes_after_its_first_rows() -> None:
     assert "Interrupt" not in cluster.others
 
 
+def test_a_cluster_that_is_gone_before_the_first_row_is_out_of_reach() -> None:
+    with reading([schema(), UNAVAILABLE], *[[UNAVAILABLE]] * 3) as (_, reader), pytest.raises(EngineUnavailableError):
+        values(reader)
+
+
 @pytest.mark.parametrize("stream", [[], [UNAVAILABLE]])
 def test_a_cluster_that_answers_nothing_is_out_of_reach(stream: list[Part]) -> None:
     with reading(stream) as (_, reader), pytest.raises(EngineUnavailableError, match="cannot be reached"):

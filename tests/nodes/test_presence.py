@@ -40,3 +40,15 @@ def test_a_node_is_written_only_when_it_is_due(shared: SharedStorage, storage: O
     clock.time += RENEWAL_S
     node.announce(())
     assert shared.document("nodes/a.json") != first
+
+
+def test_what_a_node_waits_for_is_known(shared: SharedStorage, storage: ObjectStorage) -> None:
+    waiting, publisher = Nodes(storage, "waiting"), Nodes(storage, "publisher")
+    publisher.announce(())
+    waiting.announce({"a"}, {"e", "d"})
+
+    assert publisher.reads() == {"a"}
+    assert publisher.lacks() == {("waiting.json", "d"), ("waiting.json", "e")}
+    waiting.announce({"a"})
+    assert publisher.reads() == {"a"}
+    assert publisher.lacks() == set()

@@ -1,10 +1,11 @@
 """What a signal does to a server that only starts, whatever code it comes into."""
 
+import resource
 import signal
 
 import pytest
 
-from tests.operating_system.programs import run
+from tests.operating_system.programs import printed, run
 
 #: A start that gets a signal while the engine, which judges the SQL of the YAML, computes.
 START = """
@@ -25,8 +26,27 @@ engine.execute("SELECT count(*) FROM range(1000000000000)").fetchall()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_while_the_engine_computes(number: signal.Signals) -> None:
     ended = run(START, str(int(number)))
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["serve", "runrefresh", "check"])
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_CORE)[1] == 0, reason="this system writes no core dumps")
+def test_a_command_that_reads_keys_leaves_no_core(command: str) -> None:
+    code = """
+    import resource, sys
+    from contextlib import suppress
+    import manage
+
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    sys.argv[1:] = [sys.argv[1], "--config", "missing.yaml"]
+    with suppress(SystemExit):
+        manage.main()
+    print(resource.getrlimit(resource.RLIMIT_CORE))
+    """
+
+    assert printed(code, command).splitlines()[-1] == "(0, 0)"

@@ -100,9 +100,11 @@ def test_listing_stores_replaces_the_default_one(fault: Fault) -> None:
 def test_the_keyring_is_a_store_where_its_package_is_installed(
     load_text: Load, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def get_password(service: str, name: str) -> str | None:
+    def get_password(service: str, name: str) -> str | bytes | None:
         if name == "locked":
             raise RuntimeError("canary")
+        if name == "bytes":
+            return b"canary"
         return {("runtime", "x"): KEY, ("mine", "y"): f"{KEY}-mine"}.get((service, name))
 
     keyring = ModuleType("keyring")
@@ -121,6 +123,7 @@ def test_the_keyring_is_a_store_where_its_package_is_installed(
         ": secret 'locked' in store k: the keyring does not respond (RuntimeError); "
         "is a backend installed and unlocked?"
     )
+    assert fault(text + with_keys("- ${ k:bytes }")).endswith("the keyring returned something other than text")
 
 
 def test_a_directory_of_secrets_with_an_impossible_name_has_no_secrets(fault: Fault) -> None:

@@ -141,6 +141,7 @@ def test_blank_text_is_an_empty_statement(gate: SparkGate, sql: str) -> None:
     [
         ("\n  SELEC 1", SqlSyntaxError, r'^Syntax error at or near "SELEC" \(line 2, column 3\)\.$'),
         ("EXPLAIN\nSELECT 1 1", SqlSyntaxError, r'near "1" \(line 2'),
+        ("SELECT id+\n FROM u", SqlSyntaxError, r'near "FROM" \(line 2, column 2\)'),
         ("SELECT 'a", SqlSyntaxError, "not closed"),
         ("SELECT 1\0", SqlSyntaxError, "NUL"),
         ("SELECT '\ud800'", SqlSyntaxError, "surrogate"),

@@ -1,0 +1,96 @@
+"""Nodes whose configuration changes, one by one or by a reload."""
+
+import time
+
+import pytest
+
+from tests.datasources.sources.test_files import put
+from tests.datasources.support import accelerated, served
+from tests.nodes.fleet import Fleet
+from tests.nodes.storage_server import KEYS
+from tests.system.harness import wait_for
+
+pytestmark = pytest.mark.plugin
+
+
+def test_a_node_with_a_new_dataset_gets_to_publish_so_that_nodes_can_be_replaced_one_by_one(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
+    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
+    datasets = accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e")
+    fleet.loaded("a")
+    fleet.start("b", "follower", *datasets)
+    time.sleep(1)
+    assert fleet.publisher() == "a"  # A follower could not load it.
+    fleet.stop("b")
+
+    fleet.loaded("b", "auto", *datasets)
+
+    assert served(fleet.directory / "b", "e") == [(7, "x")]
+    assert fleet.publisher() == "b"
+    assert fleet.rows("a") == [(1, "x")]
+    # A node with the former configuration lacks nothing, so it does not become the publisher again.
+    run = fleet.refresh("a", 2)
+    assert fleet.publisher() == "b"
+    assert run.id in [one.id for one in fleet.nodes["b"].history("d")]
+
+
+def test_a_node_does_not_ask_to_publish_until_its_reload_is_over(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
+    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
+    datasets = accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e")
+    fleet.loaded("a")
+    node = fleet.loaded("b")
+
+    node.replace(fleet.config("b", "auto", *datasets, generation=2), [], 30)
+    time.sleep(1)
+
+    assert fleet.publisher() == "a"
+    assert node.waiting_for() == ("e",)
+    node.replace(fleet.config("b"), [], 30)  # The reload has failed.
+    fleet.loaded("c", "auto", *datasets)
+    wait_for(lambda: fleet.publisher() == "c", "the handover")
+
+
+def test_a_node_that_takes_the_lease_again_too_early_lets_it_go_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
+    monkeypatch.setattr("nodes.node._REST_S", 0.2)
+    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
+    for name in ("a", "b", "c"):
+        fleet.loaded(name)
+
+    fleet.loaded("d", "auto", accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e"))
+
+    assert fleet.publisher() == "d"
+
+
+def test_nodes_whose_configurations_differ_for_good_do_not_take_turns(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
+    monkeypatch.setattr("nodes.node._REST_S", 0.5)
+    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
+    fleet.loaded("a")
+    fleet.loaded("b", "auto", accelerated(fleet.directory, "b.csv", name="e"))
+    assert fleet.publisher() == "b"
+    # Now `d` is not published, so a new node without a copy waits for it.
+    fleet.loaded("c", "auto", accelerated(fleet.directory))
+    assert fleet.publisher() in {"a", "c"}
+
+    time.sleep(2)
+
+    assert fleet.publisher() in {"a", "c"}
+    assert served(fleet.directory / "b", "e") == [(7, "x")]
+
+
+def test_a_reload_changes_the_credentials(fleet: Fleet) -> None:
+    node = fleet.loaded("a")
+
+    node.replace(fleet.config("a", params={"s3_key": "newer-key"}, generation=2), [], 30)
+    node.commit()
+    fleet.shared.fault("denied", only=KEYS["s3_key"])
+
+    fleet.refresh("a", 2)
