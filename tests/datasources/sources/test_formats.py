@@ -322,6 +322,8 @@ def test_parquet_files_whose_values_would_change_in_a_common_type_are_refused(tm
         ([[True]], [[7]], "BOOLEAN[]"),
         ([datetime(2024, 1, 1)], [datetime(2024, 1, 1, tzinfo=UTC)], "TIMESTAMP"),  # noqa: DTZ001
         ([date(2024, 1, 1)], [datetime(2024, 1, 1, tzinfo=UTC)], "DATE"),
+        ([datetime(2024, 1, 1, tzinfo=UTC)], pa.array([1], pa.timestamp("ns")), "TIMESTAMP WITH TIME ZONE"),
+        (["a"], [b"a"], "VARCHAR"),
     ],
 )
 def test_parquet_files_whose_values_would_mean_another_thing_in_a_common_type_are_refused(
