@@ -67,14 +67,20 @@ class Json(FileFormat):
             firsts.add(first)
         # The engine does not recognise an array after a byte order mark.
         self._layout = "array" if firsts == {b"["} else "auto"
-        scan = (
-            f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
-            "maximum_sample_files = 1000000, map_inference_threshold = -1, field_appearance_threshold = 0)"
-        )
-        columns = connection.execute(f"FROM {scan} LIMIT 0").description or []
-        self._names = [name for name, *_ in columns]
+        try:
+            columns = self._proposed(connection)
+        except duckdb.InvalidInputException as exc:
+            if b"[" in firsts or "unexpected end of data" not in str(exc):
+                raise
+            # After an object on the first line, the engine expects one on each line.
+            self._layout = "unstructured"
+            try:
+                columns = self._proposed(connection)
+            except duckdb.InvalidInputException:
+                raise exc from None
+        self._names = list(columns)
         self._refuse_similar_keys(connection)
-        return self._typed(connection, {name: type_ for name, type_, *_ in columns})
+        return self._typed(connection, columns)
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
         """If the engine found no keys, look for an empty key, because its message is the same in both cases."""
@@ -82,7 +88,8 @@ class Json(FileFormat):
             query = f"SELECT bool_or(list_contains(json_keys(json), '')) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
             if connection.execute(query).fetchone() == (True,):
                 return _EMPTY_KEY
-        return str(error)
+        # The engine numbers the lines of malformed JSON from 2.
+        return re.sub(r"(Malformed JSON .* in line )(\d+)", lambda found: f"{found[1]}{int(found[2]) - 1}", str(error))
 
     def other_reason(self, text: str) -> str:
         """Return a reason that names a key if the engine cannot distinguish two keys of an object in a column."""
@@ -93,6 +100,15 @@ class Json(FileFormat):
     @property
     def _common(self) -> str:
         return f"{literals(self.paths)}, format = '{self._layout}', {self.engine_compression}"
+
+    def _proposed(self, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+        """Return the columns and the types that the engine proposes."""
+        scan = (
+            f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
+            "maximum_sample_files = 1000000, map_inference_threshold = -1, field_appearance_threshold = 0)"
+        )
+        described = connection.execute(f"FROM {scan} LIMIT 0").description or []
+        return {name: type_ for name, type_, *_ in described}
 
     def _refuse_similar_keys(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Refuse keys that differ only in case, because the engine renames the second to `KEY_1`."""
