@@ -15,7 +15,15 @@ from typing import Any, ClassVar
 import duckdb
 
 from datasources.errors import SourceError
-from datasources.sources.exact_types import CHECKED, TEXT, Found, Place, exact_types, keeps_as_double
+from datasources.sources.exact_types import (
+    CHECKED,
+    TEXT,
+    Found,
+    Place,
+    exact_types,
+    is_text_of_its_double,
+    keeps_as_double,
+)
 from datasources.sources.formats import FileFormat, refuse_repeated
 from datasources.sources.text_files import blocks, ends
 from datasources.sql import identifier, literal, literals
@@ -163,14 +171,18 @@ class Json(FileFormat):
         Returns:
             Whether a double keeps all numbers, including integers.
         """
-        pattern = literal(_LONG_NUMBER)
+        pattern, is_integer = literal(_LONG_NUMBER), "regexp_full_match(n, '-?[0-9]+')"
+        numbers = (
+            f"(SELECT unnest(regexp_extract_all(json, {pattern}))[2:] AS n FROM read_json_objects({self._common}) "  # noqa: S608 - our SQL
+            f"WHERE regexp_matches(json, {pattern}))"
+        )
         rounded = connection.execute(
-            "SELECT DISTINCT regexp_full_match(n, '-?[0-9]+') FROM ("  # noqa: S608 - our SQL
-            f"SELECT unnest(regexp_extract_all(json, {pattern}))[2:] AS n FROM read_json_objects({self._common}) "
-            f"WHERE regexp_matches(json, {pattern})) WHERE NOT {keeps_as_double('n')}"
+            f"SELECT DISTINCT {is_integer} FROM {numbers} WHERE NOT {keeps_as_double('n')}"  # noqa: S608 - our SQL
         ).fetchall()
-        found = {is_integer for (is_integer,) in rounded}
-        if False in found:
+        found = {is_one for (is_one,) in rounded}
+        # Beside a rounded number, a column is not DOUBLE, so no number in it may have the digits of its double.
+        differing = f"SELECT n FROM {numbers} WHERE NOT {is_integer} AND NOT {is_text_of_its_double('n')} LIMIT 1"  # noqa: S608 - our SQL
+        if False in found or (found and connection.execute(differing).fetchone()):
             contents = (with_long_numbers_quoted(blocks(file, self.compression, self.deadline)) for file in self.files)
             self.use([self.space.save(each, file.shown) for each, file in zip(contents, self.files, strict=True)])
             self.compression = "UNCOMPRESSED"
@@ -178,7 +190,7 @@ class Json(FileFormat):
 
 
 def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *contents*, which is JSON, and write numbers that a double does not keep as strings."""
+    """Yield *contents*, which is JSON, and write numbers as strings if the text of their double is another number."""
     rest = b""
     for block in contents:
         text = rest + block
@@ -195,15 +207,14 @@ def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _is_rounded(token: bytes) -> bool:
-    """Return True if a double cannot represent a number that has a fraction or an exponent."""
+    """Return True if the text of its double is another number, for a number with a fraction or an exponent."""
     if len(token) < _LONG and b"e" not in token.lower():
         return False
     number = token.decode("ascii", "replace")
     if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", number) or number.lstrip("-").isdecimal():
         return False
-    exact, kept = Decimal(number), float(number)
-    # The repr of an infinite double is not a JSON number. Otherwise see `exact_types.keeps_as_double`.
-    return exact not in {Decimal(repr(kept)), Decimal(f"{kept:.{len(exact.as_tuple().digits) - 1}e}")}
+    # The repr of an infinite double is not a JSON number.
+    return Decimal(number) != Decimal(repr(float(number)))
 
 
 def _leaves(place: Place, type_: Any) -> Iterator[tuple[Place, str]]:
