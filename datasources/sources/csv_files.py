@@ -429,7 +429,8 @@ class Csv(FileFormat):
         """Return the `Place` of the text in the column *name*, for values of *type_*."""
         quick, decimal = identifier(name), self.params.decimal_separator or "."
         if decimal != "." and type_ == "DOUBLE":
-            quick = f"replace({quick}, {literal(decimal)}, '.')"
+            # A point is then not a decimal separator: 1.234 may mean 1234.
+            quick = f"translate({quick}, {literal(decimal + '.')}, {literal('.' + decimal)})"
         return Place(f"trim({quick})", quick=quick)
 
     def _read(self, types: Mapping[str, str], *options: str) -> str:

@@ -325,6 +325,12 @@ def keeps_as_double(text: str) -> str:
     return f"(CASE {' '.join(f'WHEN {condition} THEN {value}' for condition, value in cases)} ELSE {written} END)"
 
 
+def is_text_of_its_double(text: str) -> str:
+    """Return SQL that tests whether the shortest text of the double of *text* is the same number."""
+    own = f"CAST(TRY_CAST({text} AS DOUBLE) AS VARCHAR)"
+    return f"(CASE WHEN {own} = {text} THEN true ELSE coalesce({_digits_of(own)} = {_digits_of(text)}, false) END)"
+
+
 def _keeps_as_decimal(text: str) -> str:
     size = "length({digits}) + {exponent} <= 20 AND -({exponent}) <= 18".format(**_parts_of(text))
     return (

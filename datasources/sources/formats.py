@@ -28,8 +28,13 @@ _MAX_DECIMAL_DIGITS = 38
 UNNAMED = "a column without a name gets its number as its name, such as column1"
 
 #: Patterns for the engine's names of types whose values change meaning in any type but text. Text comes last. The
-#: engine converts booleans to numbers, and times without a zone to points in time.
-_KINDS = (r"\bBOOLEAN\b", r"\b(?:DATE|TIMESTAMP(?:_S|_MS|_NS)?)\b(?! WITH)", r"\bVARCHAR\b")
+#: engine converts booleans to numbers, points in time from and to times without a zone, and text to bytes.
+_KINDS = (
+    r"\bBOOLEAN\b",
+    r"\b(?:DATE|TIMESTAMP(?:_S|_MS|_NS)?)\b(?! WITH)",
+    r"\bTIMESTAMP(?: WITH|TZ)",
+    r"\b(?:VARCHAR|JSON)\b",
+)
 
 #: Part of the engine's message about a file that was renamed since the load began, and our reason.
 _MOVED = (
@@ -247,7 +252,7 @@ class Parquet(FileFormat):
 def _changes_meaning(own: str, wide: str) -> bool:
     """Return whether values of the type *own* change meaning in the type *wide* of other files."""
     *lost, text = (len(re.findall(kind, own)) - len(re.findall(kind, wide)) for kind in _KINDS)
-    return any(number > max(0, -text) for number in lost)
+    return text > 0 or any(number > max(0, -text) for number in lost)
 
 
 def _leaf(array: Any) -> Any:

@@ -15,7 +15,15 @@ import duckdb
 from msgspec.structs import replace
 
 from datasources.errors import SourceError
-from datasources.sources.exact_types import CHECKED, TEXT, Found, Place, exact_types, keeps_as_double
+from datasources.sources.exact_types import (
+    CHECKED,
+    TEXT,
+    Found,
+    Place,
+    exact_types,
+    is_text_of_its_double,
+    keeps_as_double,
+)
 from datasources.sources.formats import FileFormat, refuse_repeated
 from datasources.sources.text_files import blocks, ends
 from datasources.sql import identifier, literal, literals
@@ -67,14 +75,20 @@ class Json(FileFormat):
             firsts.add(first)
         # The engine does not recognise an array after a byte order mark.
         self._layout = "array" if firsts == {b"["} else "auto"
-        scan = (
-            f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
-            "maximum_sample_files = 1000000, map_inference_threshold = -1, field_appearance_threshold = 0)"
-        )
-        columns = connection.execute(f"FROM {scan} LIMIT 0").description or []
-        self._names = [name for name, *_ in columns]
+        try:
+            columns = self._proposed(connection)
+        except duckdb.InvalidInputException as exc:
+            if b"[" in firsts or "unexpected end of data" not in str(exc):
+                raise
+            # After an object on the first line, the engine expects one on each line.
+            self._layout = "unstructured"
+            try:
+                columns = self._proposed(connection)
+            except duckdb.InvalidInputException:
+                raise exc from None
+        self._names = list(columns)
         self._refuse_similar_keys(connection)
-        return self._typed(connection, {name: type_ for name, type_, *_ in columns})
+        return self._typed(connection, columns)
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
         """If the engine found no keys, look for an empty key, because its message is the same in both cases."""
@@ -82,7 +96,8 @@ class Json(FileFormat):
             query = f"SELECT bool_or(list_contains(json_keys(json), '')) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
             if connection.execute(query).fetchone() == (True,):
                 return _EMPTY_KEY
-        return str(error)
+        # The engine numbers the lines of malformed JSON from 2.
+        return re.sub(r"(Malformed JSON .* in line )(\d+)", lambda found: f"{found[1]}{int(found[2]) - 1}", str(error))
 
     def other_reason(self, text: str) -> str:
         """Return a reason that names a key if the engine cannot distinguish two keys of an object in a column."""
@@ -93,6 +108,15 @@ class Json(FileFormat):
     @property
     def _common(self) -> str:
         return f"{literals(self.paths)}, format = '{self._layout}', {self.engine_compression}"
+
+    def _proposed(self, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+        """Return the columns and the types that the engine proposes."""
+        scan = (
+            f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
+            "maximum_sample_files = 1000000, map_inference_threshold = -1, field_appearance_threshold = 0)"
+        )
+        described = connection.execute(f"FROM {scan} LIMIT 0").description or []
+        return {name: type_ for name, type_, *_ in described}
 
     def _refuse_similar_keys(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Refuse keys that differ only in case, because the engine renames the second to `KEY_1`."""
@@ -147,14 +171,18 @@ class Json(FileFormat):
         Returns:
             Whether a double keeps all numbers, including integers.
         """
-        pattern = literal(_LONG_NUMBER)
+        pattern, is_integer = literal(_LONG_NUMBER), "regexp_full_match(n, '-?[0-9]+')"
+        numbers = (
+            f"(SELECT unnest(regexp_extract_all(json, {pattern}))[2:] AS n FROM read_json_objects({self._common}) "  # noqa: S608 - our SQL
+            f"WHERE regexp_matches(json, {pattern}))"
+        )
         rounded = connection.execute(
-            "SELECT DISTINCT regexp_full_match(n, '-?[0-9]+') FROM ("  # noqa: S608 - our SQL
-            f"SELECT unnest(regexp_extract_all(json, {pattern}))[2:] AS n FROM read_json_objects({self._common}) "
-            f"WHERE regexp_matches(json, {pattern})) WHERE NOT {keeps_as_double('n')}"
+            f"SELECT DISTINCT {is_integer} FROM {numbers} WHERE NOT {keeps_as_double('n')}"  # noqa: S608 - our SQL
         ).fetchall()
-        found = {is_integer for (is_integer,) in rounded}
-        if False in found:
+        found = {is_one for (is_one,) in rounded}
+        # Beside a rounded number, a column is not DOUBLE, so no number in it may have the digits of its double.
+        differing = f"SELECT n FROM {numbers} WHERE NOT {is_integer} AND NOT {is_text_of_its_double('n')} LIMIT 1"  # noqa: S608 - our SQL
+        if False in found or (found and connection.execute(differing).fetchone()):
             contents = (with_long_numbers_quoted(blocks(file, self.compression, self.deadline)) for file in self.files)
             self.use([self.space.save(each, file.shown) for each, file in zip(contents, self.files, strict=True)])
             self.compression = "UNCOMPRESSED"
@@ -162,7 +190,7 @@ class Json(FileFormat):
 
 
 def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *contents*, which is JSON, and write numbers that a double does not keep as strings."""
+    """Yield *contents*, which is JSON, and write numbers as strings if the text of their double is another number."""
     rest = b""
     for block in contents:
         text = rest + block
@@ -179,15 +207,14 @@ def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _is_rounded(token: bytes) -> bool:
-    """Return True if a double cannot represent a number that has a fraction or an exponent."""
+    """Return True if the text of its double is another number, for a number with a fraction or an exponent."""
     if len(token) < _LONG and b"e" not in token.lower():
         return False
     number = token.decode("ascii", "replace")
     if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", number) or number.lstrip("-").isdecimal():
         return False
-    exact, kept = Decimal(number), float(number)
-    # The repr of an infinite double is not a JSON number. Otherwise see `exact_types.keeps_as_double`.
-    return exact not in {Decimal(repr(kept)), Decimal(f"{kept:.{len(exact.as_tuple().digits) - 1}e}")}
+    # The repr of an infinite double is not a JSON number.
+    return Decimal(number) != Decimal(repr(float(number)))
 
 
 def _leaves(place: Place, type_: Any) -> Iterator[tuple[Place, str]]:

@@ -117,9 +117,11 @@ array_sum(x) AS list_sum(x);
 array_product(x) AS list_product(x);
 array_max(x) AS list_max(x);
 array_min(x) AS list_min(x);
-array_add(x, y) AS list_transform(x, lambda df_item, df_index: CAST(df_item AS DOUBLE) + y[df_index]);
+array_add(x, y) AS CASE WHEN y IS NOT NULL THEN
+  list_transform(x, lambda df_item, df_index: CAST(df_item AS DOUBLE) + y[df_index]) END;
 list_add(x, y) AS array_add(x, y);
-array_subtract(x, y) AS list_transform(x, lambda df_item, df_index: CAST(df_item AS DOUBLE) - y[df_index]);
+array_subtract(x, y) AS CASE WHEN y IS NOT NULL THEN
+  list_transform(x, lambda df_item, df_index: CAST(df_item AS DOUBLE) - y[df_index]) END;
 list_subtract(x, y) AS array_subtract(x, y);
 array_scale(x, factor) AS list_transform(x, lambda df_item: CAST(df_item AS DOUBLE) * factor);
 list_scale(x, factor) AS array_scale(x, factor);
@@ -130,9 +132,10 @@ list_normalize(x) AS array_normalize(x);
 array_compact(x) AS list_filter(x, lambda df_item: df_item IS NOT NULL);
 list_compact(x) AS array_compact(x);
 arrays_overlap(x, y) AS list_has_any(x, y);
-array_ndims(x) AS len(regexp_extract_all(regexp_extract(typeof(x), '(\[[0-9]*\])+$'), '\['));
+array_ndims(x) AS CASE WHEN x IS NOT NULL THEN
+  len(regexp_extract_all(regexp_extract(typeof(x), '(\[[0-9]*\])+$'), '\[')) END;
 list_ndims(x) AS array_ndims(x);
-array_dims(x) AS list_transform([to_json(x)], lambda df_json:
+array_dims(x) AS list_transform([CASE WHEN x IS NOT NULL THEN to_json(x) END], lambda df_json:
   [json_array_length(df_json), json_array_length(df_json -> 0), json_array_length(df_json -> 0 -> 0),
     json_array_length(df_json -> 0 -> 0 -> 0)])[1][:array_ndims(x)];
 list_dims(x) AS array_dims(x);
@@ -152,7 +155,7 @@ df_distinct(x) AS list_transform(
     lambda df_item: {'at': df_item['at'], 'item': df_item['item']})), lambda df_item: df_item['item']))[1];
 array_union(x, y) AS CASE WHEN x IS NOT NULL AND y IS NOT NULL THEN df_distinct(list_concat(x, y)) END;
 list_union(x, y) AS array_union(x, y);
-array_except(x, y) AS df_distinct(list_concat(y, x))[len(df_distinct(y)) + 1:];
+array_except(x, y) AS CASE WHEN x IS NOT NULL THEN df_distinct(list_concat(y, x))[len(df_distinct(y)) + 1:] END;
 list_except(x, y) AS array_except(x, y);
 array_join(x, delimiter) AS array_to_string(x, delimiter),
   (x, delimiter, no_value) AS array_to_string(

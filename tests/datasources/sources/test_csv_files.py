@@ -364,6 +364,8 @@ def test_files_in_any_order_of_columns_have_one_type_for_each(tmp_path: Path) ->
             "1234567890123456.770000000000000000",
         ),
         ("1.234,50", {"thousands_separator": ".", "decimal_separator": ","}, "DOUBLE", "1234.5"),
+        ("1.234", {"decimal_separator": ","}, "VARCHAR", "1.234"),
+        ("2.5", {"thousands_separator": ".", "decimal_separator": ","}, "VARCHAR", "2.5"),
     ],
 )
 def test_digits_of_described_numbers_are_kept(
