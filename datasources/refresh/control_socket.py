@@ -238,6 +238,7 @@ class ControlClient:
         gets_stale: bool = False,
     ) -> None:
         self._path = str(state_dir / SOCKET_NAME)
+        self._generation = generation
         self._loaded = Loaded(state_dir, lambda: self._is_loaded(generation), awaited, gets_stale=gets_stale)
 
     def datasets(self) -> tuple[DatasetState, ...]:
@@ -266,6 +267,10 @@ class ControlClient:
     def is_loaded(self) -> bool:
         """See `DatasetControl.is_loaded`."""
         return self._loaded.check()
+
+    def is_own(self) -> bool:
+        """See `datasources.control.is_own`."""
+        return self._is_loaded(self._generation) is not None
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
