@@ -3,19 +3,22 @@ Checks that names in the parse tree of a rule keep their meaning when the column
 
 In SQL, a name in a subquery means the column of an outer table once its own table has lost it: in `tenant IN (SELECT
 tenant FROM grants)`, the inner name then means the outer column, and the condition is true for every row. So in a rule,
-a name without its table must be a column of the innermost query's tables, or the rule does not fit the data.
+a name without its table must be a column of the innermost query's tables, or the rule does not fit the data. A name
+with its table must be a column of this table: `grants.tenant` could otherwise be a field of an outer column `grants`.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 from queryengine.errors import StatementNotAllowedError
 from queryengine.gate.lexer import lower
 from queryengine.gate.node_kinds import column_name, nodes_of
-from queryengine.values import quoted
+from queryengine.values import qualified, quoted
 
-#: The tables of a query, one of which must have the column whose lower-case name follows.
+#: The tables of a query, one of which must have the column whose lower-case name follows. Without tables, the name is
+#: that of a subquery with unknown columns, and no dataset that the rule reads may have a column with this name.
 OwnColumn = tuple[tuple[str, ...], str]
 
 #: Names that mean a function of the engine if there is no such column.
@@ -31,10 +34,10 @@ _NO_TABLE: Final = {"type": "EMPTY"}
 
 def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
     """
-    Check the tree of `SELECT (rule) FROM dataset`, and return the names that must be columns of the innermost tables.
+    Check the tree of `SELECT (rule) FROM dataset`, and return the names that must be columns of certain tables.
 
-    These are the names in subqueries that have no table. The rule fits the data only if one of the tables has the
-    column.
+    These are the names with a dataset, and the names in subqueries without one, which must be columns of the innermost
+    tables. The rule fits the data only if one of the tables has the column.
 
     Raises:
         StatementNotAllowedError: A name could later mean something else, whatever the data.
@@ -58,7 +61,9 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
         if names and names[0] not in part.parameters:
             if names == _path(dataset)[-1:] and own is None:  # Without such a column, it would mean the whole row.
                 found.add(((_quoted_path(dataset),), names[0]))
-            elif _is_loose(names, tables, in_subquery=own is not None):
+            elif (column := _column(names, part.seen)) is not None:
+                found |= column
+            elif _is_loose(names, tables, own):
                 if not own:
                     raise StatementNotAllowedError(
                         f"write '{written[0]}' with its dataset, as in orders.id: if this column disappeared, the name "
@@ -146,10 +151,18 @@ def _with(seen: Mapping[str, str], table: Mapping[str, Any], expressions: set[st
     return found
 
 
-def _is_loose(names: list[str], tables: set[str], *, in_subquery: bool) -> bool:
-    if len(names) > 1 and names[0] in tables:
+def _column(names: list[str], seen: Mapping[str, str]) -> set[OwnColumn] | None:
+    """Return the column that a name with a table means; None if it has none of the tables that are *seen*."""
+    for table, column in pairwise(names):
+        if (meant := seen.get(table)) is not None:
+            return {((), table)} if " " in meant else {((qualified(meant),), column)}
+    return None
+
+
+def _is_loose(names: list[str], tables: set[str], own: tuple[str, ...] | None) -> bool:
+    if len(names) > 1 and names[0] in tables and not own:
         return False
-    return names[0] not in _TIMES if in_subquery else names[0] in _FUNCTIONS
+    return names[0] in _FUNCTIONS if own is None else names[0] not in _TIMES
 
 
 def _tables(node: Any) -> Iterator[str]:
