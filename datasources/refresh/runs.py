@@ -71,13 +71,15 @@ class Runs:
         )
 
     def take_over(self, former: "Runs") -> None:
-        """Queue the callers' requests that *former* has not begun."""
+        """Queue the callers' requests that *former* has not begun, as declared if the declaration has changed."""
         for queued in former._queue:  # noqa: SLF001 (of this class)
             name = queued.entry.config.name
             if queued.skips or name not in self._datasets:
                 continue
             entry = self._datasets[name]
             if entry.config.acceleration.enabled:
+                if queued.entry is not entry:  # Its SQL, even if declared, was not meant for this declaration.
+                    queued.sql, queued.mode = refresh_sql_of(entry.config), entry.config.acceleration.refresh_mode
                 queued.entry, entry.waiting = entry, queued
                 self._queue.add(queued)
                 self._history.put(*queued.recorded())

@@ -135,6 +135,10 @@ def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) ->
     assert [is_own(ControlClient(tmp_path, generation=number)) for number in (0, 1)] == [True, True]
     served.generation = 2
     assert not is_own(ControlClient(tmp_path, generation=1))
+    with pytest.raises(DatasetsUnavailableError):
+        ControlClient(tmp_path, generation=1).request_refresh("a", AdmittedSql("SELECT 1"))
+    assert ControlClient(tmp_path, generation=1).request_refresh("a") == RUN
+    served.asked.clear()
     assert client.history("a") == (RUN, RUN)
     assert client.request_refresh("a") == RUN
     assert client.request_refresh('a "\n\ud800ü', AdmittedSql("SELECT\n1")) == RUN

@@ -438,7 +438,8 @@ def test_a_successor_keeps_what_did_not_change_and_takes_over_what_was_requested
     try:
         assert finished(new, running, "a").status == "succeeded"
         assert finished(new, waiting[0], "a").rows == 1
-        assert finished(new, waiting[2], "C").status == "succeeded"
+        assert finished(new, waiting[2], "C").rows == 2  # The SQL of the request was for another declaration.
+        assert served(tmp_path, "C") == [("x",), ("y",)]
         assert served(tmp_path, "a") == [(1, "x")]
         with pytest.raises(UnknownDatasetError):
             new.request_refresh("b")
