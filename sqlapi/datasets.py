@@ -16,6 +16,7 @@ from datasources.state import get_datasets
 from queryengine.errors import StatementNotAllowedError
 from queryengine.state import get_engine
 from runtimeconf.model import DatasetConfig, Documentation
+from runtimeconf.plugins import LOCALPOD, VIEW
 from runtimeconf.state import get_config
 from sqlapi.api_view import ApiView, caller_of, json_response, table
 from sqlapi.negotiation import JSON_FORMAT
@@ -39,6 +40,8 @@ def datasets_of(caller: Principal) -> list[dict[str, Any]]:
     """Return the datasets that *caller* may name, in configuration order."""
     control = get_datasets()
     states = [state for state in control.datasets() if caller.may_name(state.name)]
+    if caller.scope is not None:
+        states = list(map(_without_parent, states))
     if not _is_for(caller, control):
         states = list(map(_as_declared, states))
     shown = [_without_figures(state) if caller.rule_of(state.name) else state for state in states]
@@ -124,6 +127,12 @@ def _as_declared(state: DatasetState) -> DatasetState:
     own = next((one.documentation for one in get_config().datasets if one.name == state.name), Documentation())
     shown = replace(_without_figures(state), refreshed_at=None, checked_at=None, age_s=None)
     return replace(shown, description=own.description, metadata=dict(own.metadata))
+
+
+def _without_parent(state: DatasetState) -> DatasetState:
+    """Return *state* as that of a view if it is a copy of another dataset, which the caller may not know of."""
+    is_copy = state.from_.startswith(f"{LOCALPOD}:")
+    return replace(state, from_=f"{VIEW}:{state.name}") if is_copy else state
 
 
 def _views() -> Iterator[str]:

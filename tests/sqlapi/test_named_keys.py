@@ -218,3 +218,12 @@ def test_a_scope_does_not_see_figures_of_the_next_configuration(
     assert None not in {whole[name] for name in hidden}
     assert {(run["rows"], run["bytes"]) for run in runs} == {(None, None)}
     assert whole_runs[0]["rows"]
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_scope_does_not_see_which_dataset_is_copied(service: DatasetService, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [replace(one, from_="localpod:orders") for one in service.datasets() if one.name == "fixed"]
+    monkeypatch.setattr(service, "datasets", lambda: states)
+
+    assert [one["from"] for one in get("/v1/datasets", FIXED).json()] == ["view:fixed"]
+    assert [one["from"] for one in get("/v1/datasets", K1).json()] == ["localpod:orders"]
