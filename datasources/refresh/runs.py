@@ -52,6 +52,11 @@ class Runs:
         for entry in datasets:
             succeeded = (run for run in history.runs(entry.config.name) if run.status == "succeeded")
             entry.checked_at = next((run.finished_at for run in succeeded), None)
+        self._outdated = {
+            entry.config.name: {run.id for run in history.runs(entry.config.name) if run.finished_at}
+            for entry in datasets
+            if entry.config.name in datasets.snapshots.changed
+        }
 
     @property
     def are_running(self) -> bool:
@@ -69,6 +74,12 @@ class Runs:
             self._datasets.with_progress(entry, run) if run.status == "running" else run
             for run in self._history.runs(entry.config.name)
         )
+
+    def forget_outdated(self) -> None:
+        """Remove what finished runs tell about data that the dataset's declaration does not describe any more."""
+        for name, ids in self._outdated.items():
+            self._history.forget_figures(name, ids)
+        self._outdated = {}
 
     def take_over(self, former: "Runs") -> None:
         """Queue the callers' requests that *former* has not begun, as declared if the declaration has changed."""
