@@ -153,8 +153,9 @@ def _with(seen: Mapping[str, str], table: Mapping[str, Any], expressions: set[st
 
 def _column(names: list[str], seen: Mapping[str, str]) -> set[OwnColumn] | None:
     """Return the column that a name with a table means; None if it has none of the tables that are *seen*."""
-    for table, column in pairwise(names):
-        if (meant := seen.get(table)) is not None:
+    for before, (table, column) in enumerate(pairwise(names)):
+        meant = seen.get(table)
+        if meant is not None and {"main", "runtime", *meant.split(".")[:-1]}.issuperset(names[:before]):
             return {((), table)} if " " in meant else {((qualified(meant),), column)}
     return None
 

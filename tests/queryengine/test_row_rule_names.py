@@ -11,7 +11,7 @@ from tests.queryengine.test_row_rules import UNAVAILABLE, answer
 
 TABLES = {
     "orders": "SELECT i AS id, if(i % 3 = 0, 'acme', 'X') AS tenant, nullif(i % 3, 1) AS orders,"
-    " {'tenant': tenant} AS grants, {'tenant': tenant, 'b': {'tenant': tenant}} AS g FROM range(9) r(i)",
+    " {'tenant': tenant} AS grants, {'tenant': tenant, 'orders': {'c': id}} AS g FROM range(9) r(i)",
     "grants": "SELECT 1 AS level, 'acme' AS tenant, 2 AS kind",
     "active": "SELECT 1 AS level, 'acme' AS tenant",
 }
@@ -57,6 +57,7 @@ FIT = (
     "tenant IN (SELECT list_filter([tenant], lambda x: x.len() > 0)[1] FROM active) AND tenant.lower() = 'acme'",
     "tenant IN (SELECT u.a FROM unnest(['acme']) AS u(a), (VALUES (1)) AS v(b), (SELECT 1) AS w(c))",
     "id >= (SELECT min(orders.id) FROM orders) AND id IN (SELECT id FROM orders WHERE id % 3 = 0)",
+    "g.orders.c % 3 = 0 AND EXISTS (FROM active WHERE main.active.level = 1)",
     "id % 3 = 0 AND EXISTS (FROM active WHERE active.level IN (SELECT active.level FROM active))",
 )
 
