@@ -43,7 +43,6 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
         StatementNotAllowedError: A name could later mean something else, whatever the data.
     """
     dataset = tree["node"]["from_table"]
-    tables = {lower(name) for name in _tables(tree)} | {"main", "runtime"}
     expressions = {lower(entry["key"]) for one in nodes_of(tree) for entry in one.get("cte_map", {}).get("map", ())}
     _check_forms(tree)
     found: set[OwnColumn] = set()
@@ -63,7 +62,7 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
                 found.add(((_quoted_path(dataset),), names[0]))
             elif (column := _column(names, part.seen)) is not None:
                 found |= column
-            elif _is_loose(names, tables, own):
+            elif names[0] in _FUNCTIONS if own is None else names[0] not in _TIMES:
                 if not own:
                     raise StatementNotAllowedError(
                         f"write '{written[0]}' with its dataset, as in orders.id: if this column disappeared, the name "
@@ -96,7 +95,8 @@ def _parts(part: _Part, expressions: set[str]) -> Iterator[_Part]:
         yield replace(part, node=node["left"])
         yield replace(part, node=node["right"], seen=_with(part.seen, node["left"], expressions))
         own = (_own_tables(node["left"], expressions), _own_tables(node["right"], expressions))
-        inner = replace(part, own=own[0] + own[1] if all(own) else (), seen=_with(part.seen, node, expressions))
+        seen = _with(part.seen, {**node, "join_type": "INNER"}, expressions)  # Its condition sees both sides.
+        inner = replace(part, own=own[0] + own[1] if all(own) else (), seen=seen)
         yield from (replace(inner, node=one) for key, one in node.items() if key not in {"left", "right"})
     elif table["type"] != _NO_TABLE["type"]:
         inner = replace(part, own=_own_tables(table, expressions), seen=_with(part.seen, table, expressions))
@@ -128,26 +128,30 @@ def _with(seen: Mapping[str, str], table: Mapping[str, Any], expressions: set[st
     """
     Return what a query sees that reads *table* and sees the tables *seen* around it.
 
+    It does not see the right side of a SEMI or ANTI JOIN, but the check applies to that, too.
+
     Raises:
         StatementNotAllowedError: Two different tables have one name. If the inner one lacked a column, its qualified
             name would mean the outer one's.
     """
     found = dict(seen)
-    pending = [table]
+    pending = [(table, True)]
     while pending:
-        one = pending.pop()
+        one, is_visible = pending.pop()
         if one["type"] == "JOIN":
-            pending.extend((one["left"], one["right"]))
+            is_joined = one.get("join_type") not in {"SEMI", "ANTI"}
+            pending += [(one["left"], is_visible), (one["right"], is_visible and is_joined)]
         elif one["type"] in _TABLES:
             path = _path(one)
-            name = lower(one.get("alias") or path[-1])
+            name = lower(one.get("alias") or path[-1] or one.get("function", {}).get("function_name", ""))
             is_dataset = one["type"] == "BASE_TABLE" and path[-1] not in expressions
             meant = ".".join(path) if is_dataset else f"{name} at {id(one)}"
             if name and seen.get(name, meant) != meant:
                 raise StatementNotAllowedError(
                     f"another table must not have the name {name} as well: write FROM ... AS with another name."
                 )
-            found[name] = meant
+            if is_visible:
+                found[name] = meant
     return found
 
 
@@ -158,20 +162,6 @@ def _column(names: list[str], seen: Mapping[str, str]) -> set[OwnColumn] | None:
         if meant is not None and {"main", "runtime", *meant.split(".")[:-1]}.issuperset(names[:before]):
             return {((), table)} if " " in meant else {((qualified(meant),), column)}
     return None
-
-
-def _is_loose(names: list[str], tables: set[str], own: tuple[str, ...] | None) -> bool:
-    if len(names) > 1 and names[0] in tables and not own:
-        return False
-    return names[0] in _FUNCTIONS if own is None else names[0] not in _TIMES
-
-
-def _tables(node: Any) -> Iterator[str]:
-    """Yield the names by which columns of tables can be qualified."""
-    for one in nodes_of(node):
-        if "class" not in one and one.get("type") in _TABLES:
-            yield from (one.get("alias", ""), *one.get("qualified_name", {}).get("path", ()))
-            yield one.get("function", {}).get("function_name", "")
 
 
 def _check_forms(tree: Mapping[str, Any]) -> None:

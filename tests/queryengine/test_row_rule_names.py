@@ -26,6 +26,9 @@ REFUSED = (
     "user.lower() <> 'acme'",
     "tenant IN (WITH g AS (FROM grants) SELECT g.tenant FROM g)",
     "tenant IN (SELECT g.tenant FROM (FROM grants) AS g)",
+    "EXISTS (FROM (FROM grants) AS h WHERE grants.tenant = orders.tenant)",
+    "EXISTS (FROM active AS a SEMI JOIN grants ON grants.level = a.level WHERE grants.tenant = orders.tenant)",
+    "tenant IN (SELECT grants.tenant FROM active, (FROM grants) AS h)",
     "EXISTS (FROM grants AS h WHERE grants.tenant = orders.tenant)",
     "EXISTS (FROM active AS a WHERE g.tenant = orders.tenant) OR tenant IN (SELECT g.tenant FROM grants AS g)",
     "tenant IN (SELECT g.b FROM grants AS g(a, b, c))",
@@ -57,6 +60,8 @@ FIT = (
     "tenant IN (SELECT list_filter([tenant], lambda x: x.len() > 0)[1] FROM active) AND tenant.lower() = 'acme'",
     "tenant IN (SELECT u.a FROM unnest(['acme']) AS u(a), (VALUES (1)) AS v(b), (SELECT 1) AS w(c))",
     "id >= (SELECT min(orders.id) FROM orders) AND id IN (SELECT id FROM orders WHERE id % 3 = 0)",
+    "tenant IN (SELECT a.tenant FROM active AS a SEMI JOIN grants ON grants.level = a.level)",
+    "id IN (SELECT range.range FROM range(9)) AND id % 3 = 0",
     "g.orders.c % 3 = 0 AND EXISTS (FROM active WHERE main.active.level = 1)",
     "id % 3 = 0 AND EXISTS (FROM active WHERE active.level IN (SELECT active.level FROM active))",
 )
