@@ -170,6 +170,16 @@ class DatasetControl(Protocol):
         """
 
 
+def is_own(control: DatasetControl) -> bool:
+    """
+    Return whether *control* reports on the configuration of this process. During a reload, it reports on the next one.
+
+    Ask after the report. Raises the same errors as `DatasetControl.waiting_for`.
+    """
+    ask: Callable[[], bool] | None = getattr(control, "is_own", None)
+    return ask is None or ask()
+
+
 #: Seconds for which a readiness result is reused if the data can become too old.
 RECHECK_S = 1.0
 

@@ -43,8 +43,13 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A call by *principal*. `presented` is the credential, or "". The response to a handshake repeats it."""
+    """
+    A call by *principal*, a caller of *access*.
 
+    `presented` is the credential, or "". The response to a handshake repeats it.
+    """
+
+    access: Access
     principal: Principal
     presented: str = field(default="", repr=False)
 
@@ -79,7 +84,7 @@ def authenticate(access: Access, credential: Credential) -> Accepted | Reason:
     caller = access.authenticate(credential)
     if isinstance(caller, Reason):
         return caller
-    return Accepted(caller, "" if isinstance(credential, Reason) else credential.reveal())
+    return Accepted(access, caller, "" if isinstance(credential, Reason) else credential.reveal())
 
 
 def accepted(access: Access, method: str, context: Any, trusted_proxies: tuple[str, ...]) -> Accepted:

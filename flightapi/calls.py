@@ -149,6 +149,7 @@ class Call:
         self._clock = clock
         self._idle_s = idle_s
         self._is_ended = False
+        self._held: list[bytes | None] = []  # a message that has arrived before it is asked for
         self._trailing: tuple[tuple[str, str], ...] = ()
         self.add_trailing(REQUEST_ID, self.request_id)
 
@@ -160,6 +161,10 @@ class Call:
         """Add *name* to the trailing metadata."""
         self._trailing = (*self._trailing, (name, value))
         self.context.set_trailing_metadata(self._trailing)
+
+    def wait(self) -> None:
+        """Wait for the next message, or for the end of the client's side. Raises the same errors as `messages`."""
+        self._held.append(self._next())
 
     def messages(self) -> Iterator[bytes]:
         """
@@ -185,6 +190,8 @@ class Call:
         return message
 
     def _next(self) -> bytes | None:
+        if self._held:
+            return self._held.pop()
         left_s = self.began + self._idle_s - time.monotonic()
         self.waits_for = "message"
         with self._clock.limit(left_s, self.end, message=True):

@@ -141,7 +141,7 @@ class FlightServer:
             self._clock,
             self._prepared,
             open_calls=self.open_calls,
-            latest_access=lambda: self._interceptor.access,
+            newest=lambda: self._service.current,
         )
 
     def begin_stop(self, limit_s: float) -> None:

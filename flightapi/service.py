@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from authkeys.access import Access
 from authkeys.principal import ANONYMOUS, Principal
 from flightapi import actions, commands, metadata
-from flightapi.authentication import HANDSHAKE, RPCS, CallDetails, accepted
+from flightapi.authentication import HANDSHAKE, RPCS, Accepted, CallDetails, accepted
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import MetadataCommand, PreparedExecution, Statement
 from flightapi.descriptions import TTL_S, Descriptions, StatementRequest
@@ -45,9 +45,9 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     """
     Handles accepted calls.
 
-    *access* authenticates handshakes, and *clock* limits how long calls wait for clients. *prepared* and *open_calls*
-    outlive the service. If *latest_access* returns a newer access object, calls whose message arrives after the change
-    are authenticated again.
+    *access* authenticates callers, and *clock* limits how long calls wait for clients. *prepared* and *open_calls*
+    outlive the service. A call runs on the service that is the *newest* when its message arrives. Its caller is
+    authenticated again if the access object has changed since then, so that each scope meets its own engine.
     """
 
     def __init__(  # noqa: PLR0913 (one is optional)
@@ -59,10 +59,10 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         prepared: PreparedStatements,
         *,
         open_calls: OpenCalls,
-        latest_access: Callable[[], Access] | None = None,
+        newest: "Callable[[], FlightService] | None" = None,
     ) -> None:
         self._engine = engine
-        self._access, self._latest_access = access, latest_access or (lambda: access)
+        self.access, self._newest = access, newest or (lambda: self)
         self._statements = Statements(engine, config.query.slow_s)
         self._descriptions = Descriptions(config.state_dir, TTL_S)
         self._results = Descriptions(config.state_dir, RESULT_TTL_S)
@@ -79,14 +79,14 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._max_bytes = config.flight.max_message_bytes
         self._clock = clock
         send_s = config.query.timeout_s + SEND_GRACE_S
-        handlers: dict[str, Callable[[Any], Any]] = {
-            "GetFlightInfo": partial(one_answer, self._get_flight_info),
-            "GetSchema": partial(one_answer, self._get_schema),
-            "DoGet": partial(many_answers, self._do_get, send_s=send_s),
-            "DoPut": partial(many_answers, self._do_put, send_s=send_s),
-            "DoAction": partial(many_answers, self._do_action, send_s=send_s),
-            "ListActions": partial(many_answers, self._list_actions, send_s=send_s),
-            **{name: partial(one_answer, partial(_refuse, text)) for name, text in _UNSUPPORTED.items()},
+        many = partial(many_answers, send_s=send_s)
+        handlers: dict[str, tuple[Callable[[Any, Any], Any], Callable[[FlightService, Call], Any]]] = {
+            "GetFlightInfo": (one_answer, FlightService._get_flight_info),
+            "GetSchema": (one_answer, FlightService._get_schema),
+            "DoGet": (many, FlightService._do_get),
+            "DoPut": (many, FlightService._do_put),
+            "DoAction": (many, FlightService._do_action),
+            "ListActions": (many, FlightService._list_actions),
         }
         self._handlers = {PATHS[name]: handler for name, handler in handlers.items()}
 
@@ -104,8 +104,19 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             return many_answers(answer, self._begin(details, HANDSHAKE_IDLE_S), SEND_GRACE_S)
         if decision is None:
             raise TypeError("The call has not been authenticated.")
-        handler = self._handlers.get(details.method, partial(one_answer, partial(_refuse, _NO_METHOD)))
-        return handler(self._begin(details, IDLE_S))
+        begin = self._begin(details, IDLE_S)
+        if details.method not in self._handlers:
+            return one_answer(partial(_refuse, _UNSUPPORTED.get(RPCS.get(details.method, ""), _NO_METHOD)), begin)
+        handler, act = self._handlers[details.method]
+        return handler(partial(self._run, act, details.method, decision), begin)
+
+    def _run(self, act: Callable[["FlightService", Call], Any], method: str, decision: Accepted, call: Call) -> Any:
+        """Run *act* on the newest service, for its caller, once the message of *call* has arrived."""
+        call.wait()
+        service = self._newest()
+        if service.access is not decision.access:
+            call.principal = service.caller_of(method, call.context)
+        return act(service, call)
 
     def _begin(self, details: CallDetails, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
         principal = ANONYMOUS if details.decision is None else details.decision.principal
@@ -121,10 +132,14 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         )
 
     def _check_again(self, method: str, principal: Principal, context: Any) -> Principal:
-        access = self._latest_access()
-        if access is self._access or method == HANDSHAKE:
+        service = self._newest()
+        if service is self or method == HANDSHAKE:
             return principal
-        return accepted(access, method, context, self._trusted_proxies).principal
+        return service.caller_of(method, context)
+
+    def caller_of(self, method: str, context: Any) -> Principal:
+        """Authenticate the call to *method* in *context*, or refuse it."""
+        return accepted(self.access, method, context, self._trusted_proxies).principal
 
     # RPCs with one response.
 

@@ -8,14 +8,15 @@ from msgspec.structs import asdict, replace
 from rest_framework.request import Request
 
 from authkeys.principal import Principal
-from datasources.control import DatasetControl, DatasetState, RefreshRun
+from datasources.control import DatasetControl, DatasetState, RefreshRun, is_own
 from datasources.errors import UnknownDatasetError
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh_sql import admit_refresh_sql
 from datasources.state import get_datasets
 from queryengine.errors import StatementNotAllowedError
 from queryengine.state import get_engine
-from runtimeconf.model import DatasetConfig
+from runtimeconf.model import DatasetConfig, Documentation
+from runtimeconf.plugins import LOCALPOD, VIEW
 from runtimeconf.state import get_config
 from sqlapi.api_view import ApiView, caller_of, json_response, table
 from sqlapi.negotiation import JSON_FORMAT
@@ -37,7 +38,12 @@ RUN_COLUMNS = RefreshRun.__struct_fields__
 
 def datasets_of(caller: Principal) -> list[dict[str, Any]]:
     """Return the datasets that *caller* may name, in configuration order."""
-    states = [state for state in get_datasets().datasets() if caller.may_name(state.name)]
+    control = get_datasets()
+    states = [state for state in control.datasets() if caller.may_name(state.name)]
+    if caller.scope is not None:
+        states = list(map(_without_parent, states))
+    if not _is_for(caller, control):
+        states = list(map(_as_declared, states))
     shown = [_without_figures(state) if caller.rule_of(state.name) else state for state in states]
     return [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in shown]
 
@@ -58,8 +64,10 @@ class RefreshView(ApiView):
         caller = caller_of(request)
         if not caller.may_name(name):
             raise UnknownDatasetError(name)
-        runs = get_datasets().history(name)
-        shown = [_without_figures(run) for run in runs] if caller.rule_of(name) else runs
+        control = get_datasets()
+        runs = control.history(name)
+        hides = caller.rule_of(name) is not None or not _is_for(caller, control)
+        shown = [_without_figures(run) for run in runs] if hides else runs
         return table(request, [asdict(run) for run in shown], RUN_COLUMNS)
 
     def post(self, request: Request, name: str) -> HttpResponse:
@@ -107,6 +115,24 @@ def _without_figures(one: _Figures) -> _Figures:
     """Return *one* without the values that depend on rows that the caller must not see."""
     shown = replace(one, rows=None, bytes=None, error=None if one.error is None else _NOT_SHOWN)
     return replace(shown, snapshot=None) if isinstance(shown, DatasetState) else shown
+
+
+def _is_for(caller: Principal, control: DatasetControl) -> bool:
+    """Return whether *caller* may see what *control* has just reported: a scope means one configuration's datasets."""
+    return caller.scope is None or is_own(control)
+
+
+def _as_declared(state: DatasetState) -> DatasetState:
+    """Return *state*, which is that of another configuration, without figures and with the descriptions of ours."""
+    own = next((one.documentation for one in get_config().datasets if one.name == state.name), Documentation())
+    shown = replace(_without_figures(state), refreshed_at=None, checked_at=None, age_s=None)
+    return replace(shown, description=own.description, metadata=dict(own.metadata))
+
+
+def _without_parent(state: DatasetState) -> DatasetState:
+    """Return *state* as that of a view if it is a copy of another dataset, which the caller may not know of."""
+    is_copy = state.from_.startswith(f"{LOCALPOD}:")
+    return replace(state, from_=f"{VIEW}:{state.name}") if is_copy else state
 
 
 def _views() -> Iterator[str]:

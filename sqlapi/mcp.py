@@ -9,6 +9,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import sha256
 from itertools import count, islice
 from typing import Any
@@ -30,6 +31,7 @@ from mcpapi.errors import (
 )
 from mcpapi.messages import Message, RequestId
 from mcpapi.server import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, Server, unsupported, version_of
+from queryengine.engine import QueryEngine
 from queryengine.ids import accepted_id, new_id
 from queryengine.state import get_engine
 from runtimeconf.state import get_config
@@ -103,10 +105,18 @@ def _answer(caller: Principal, environ: MutableMapping[str, Any], message: Messa
 
 
 class _Runtime:
-    """The runtime as one caller sees it: `mcpapi.tools.Runtime`."""
+    """
+    The runtime as one caller sees it: `mcpapi.tools.Runtime`.
+
+    All statements of a message run on the engine of the caller's configuration, even if a reload comes between them.
+    """
 
     def __init__(self, caller: Principal, environ: MutableMapping[str, Any], query_ids: Iterator[str]) -> None:
         self._caller, self._environ, self._query_ids = caller, environ, query_ids
+
+    @cached_property
+    def _engine(self) -> QueryEngine:
+        return get_engine()
 
     @contextmanager
     def run(self, sql: str) -> Iterator[Iterable[bytes]]:
@@ -114,7 +124,7 @@ class _Runtime:
             self._caller.require("query")
             self._environ[QUERY_ID] = next(self._query_ids)
             query = query_of(self._caller, self._environ, sql, "vnd")
-            result = ResultStream(get_engine(), query, self._environ, "mcp")
+            result = ResultStream(self._engine, query, self._environ, "mcp")
             try:
                 yield result
             finally:
@@ -128,6 +138,7 @@ class _Runtime:
 
     def datasets(self) -> list[dict[str, Any]]:
         try:
+            _ = self._engine  # before the list is asked for, which takes time
             return datasets_of(self._caller)
         except Exception as error:
             raise _tool_error(error) from error

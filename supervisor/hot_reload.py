@@ -22,7 +22,7 @@ from runtimeconf.model import RuntimeConfig
 from telemetry import spans
 
 if TYPE_CHECKING:  # The supervisor does not need it.
-    from queryengine.engine import QueryEngine
+    from queryengine.engine import Query, QueryEngine
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,20 @@ class Serving:
     def of(cls, config: RuntimeConfig, extra: Mapping[str, Any]) -> Self:
         """Build the object from the inherited configuration of this process."""
         return cls(config, access.from_handover(config, extra["access"]))
+
+    def accepts(self, query: "Query") -> bool:
+        """
+        Return whether the key of *query* may query with the same scope in this configuration as in the former one.
+
+        Otherwise, the statement could read what neither configuration lets its key see.
+        """
+        if self.who.key_set is None:
+            return query.scope is None
+        callers = self.who.key_set.principals()
+        return any(
+            one.fingerprint == query.fingerprint and one.scope == query.scope and "query" in one.rights
+            for one in callers
+        )
 
     def close(self) -> None:
         """Close the connection to the engine, and end every statement that still uses it."""
@@ -126,7 +140,7 @@ class Follower:
                     if new is None:  # It has been replaced already.
                         continue
                 former, self._serving = self._serving, new
-                new.client.succeed(former.client)
+                new.client.succeed(former.client, new.accepts)
                 self._adopt(new)
                 self._number = number  # From here on, no other thread waits for this one.
                 self._drop(self._former)

@@ -74,7 +74,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mode: RefreshMode | None = None
     jitter_max_s: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] = 0.0
     caller: Annotated[str, msgspec.Meta(max_length=MAX_CALLER_LENGTH)] = ""
-    generation: int = 0  # of the configuration for `waiting_for`; 0 means any
+    generation: int = 0  # of the configuration for `waiting_for` and for `admitted_sql`; 0 means any
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
@@ -129,19 +129,21 @@ def answer(control: DatasetControl, line: bytes) -> bytes:
 
 def _result(control: DatasetControl, request: Request) -> Any:
     result: object
+    generation = getattr(control, "generation", 0)
     match request.call:
         case "datasets":
             result = control.datasets()
         case "sharing":
             result = control.sharing()
         case "waiting_for":
-            generation = getattr(control, "generation", 0)
             if request.generation > generation:
                 raise DatasetsUnavailableError  # This process was restarted and has not yet loaded the configuration.
             result = control.waiting_for() if request.generation in {0, generation} else None
         case "history":
             result = control.history(request.name)
         case "refresh":
+            if request.admitted_sql is not None and request.generation not in {0, generation}:
+                raise DatasetsUnavailableError  # It was admitted for the datasets of another configuration.
             result = control.request_refresh(
                 request.name,
                 request.admitted_sql,
@@ -238,6 +240,7 @@ class ControlClient:
         gets_stale: bool = False,
     ) -> None:
         self._path = str(state_dir / SOCKET_NAME)
+        self._generation = generation
         self._loaded = Loaded(state_dir, lambda: self._is_loaded(generation), awaited, gets_stale=gets_stale)
 
     def datasets(self) -> tuple[DatasetState, ...]:
@@ -267,11 +270,16 @@ class ControlClient:
         """See `DatasetControl.is_loaded`."""
         return self._loaded.check()
 
+    def is_own(self) -> bool:
+        """See `datasources.control.is_own`."""
+        return self._is_loaded(self._generation) is not None
+
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """See `DatasetControl.request_refresh`."""
-        return self._ask(Request(call="refresh", name=name, admitted_sql=sql, **options), RefreshRun)
+        request = Request(call="refresh", name=name, admitted_sql=sql, generation=self._generation, **options)
+        return self._ask(request, RefreshRun)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """See `DatasetControl.history`."""

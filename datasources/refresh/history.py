@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 HISTORY_NAME = "refreshes.json"
 FORMAT_VERSION = 1
+
+#: Replaces the error of a run whose dataset was declared otherwise.
+FORMER = "The refresh failed. The dataset was declared otherwise at that time."
 
 #: Runs kept for each dataset.
 MAX_RUNS = 100
@@ -67,6 +70,15 @@ class History:
                 _put(self._runs[dataset], run)
             if new:
                 self._append(b"".join(_line({"dataset": dataset, "run": asdict(run)}) for dataset, run in new))
+
+    def forget_figures(self, dataset: str, ids: Collection[str]) -> None:
+        """Remove the figures and error texts of the runs *ids* of *dataset*, which were those of other data."""
+        with self._lock:
+            self._runs[dataset] = [
+                replace(run, rows=None, bytes=None, error=run.error and FORMER) if run.id in ids else run
+                for run in self._runs[dataset]
+            ]
+            self._write()
 
     def interrupt(self) -> None:
         """Mark every unfinished run as failed."""

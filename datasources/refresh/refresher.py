@@ -95,7 +95,9 @@ class Refresher:
         self._runs = Runs(self._datasets, history, len(builders), self._condition, now=now, chance=chance)
         self._stop = threading.Event()
         self._is_finishing = self._is_moving = False
-        if predecessor is not None:
+        if predecessor is None:
+            self._runs.forget_outdated()
+        else:
             self._datasets.take_over(predecessor._datasets, now())  # noqa: SLF001 (as above)
             self._runs.take_over(predecessor._runs)  # noqa: SLF001 (as above)
         self._threads = [
@@ -130,6 +132,8 @@ class Refresher:
     def commit(self) -> None:
         """See `DatasetManager.commit`."""
         self._datasets.snapshots.drop_undeclared()
+        with self._condition:
+            self._runs.forget_outdated()
 
     def start(self) -> None:
         """Load all datasets in configuration order, with views last, and keep them fresh."""

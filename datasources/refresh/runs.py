@@ -53,6 +53,11 @@ class Runs:
         for entry in datasets:
             succeeded = (run for run in history.runs(entry.config.name) if run.status == "succeeded")
             entry.checked_at = next((run.finished_at for run in succeeded), None)
+        self._outdated = {
+            entry.config.name: {run.id for run in history.runs(entry.config.name) if run.finished_at}
+            for entry in datasets
+            if entry.config.name in datasets.snapshots.changed
+        }
 
     @property
     def are_running(self) -> bool:
@@ -71,14 +76,22 @@ class Runs:
             for run in self._history.runs(entry.config.name)
         )
 
+    def forget_outdated(self) -> None:
+        """Remove what finished runs tell about data that the dataset's declaration does not describe any more."""
+        for name, ids in self._outdated.items():
+            self._history.forget_figures(name, ids)
+        self._outdated = {}
+
     def take_over(self, former: "Runs") -> None:
-        """Queue the callers' requests that *former* has not begun."""
+        """Queue the callers' requests that *former* has not begun, as declared if the declaration has changed."""
         for queued in former._queue:  # noqa: SLF001 (of this class)
             name = queued.entry.config.name
             if queued.skips or name not in self._datasets:
                 continue
             entry = self._datasets[name]
             if entry.config.acceleration.enabled:
+                if queued.entry is not entry:  # Its SQL, even if declared, was not meant for this declaration.
+                    queued.sql, queued.mode = refresh_sql_of(entry.config), entry.config.acceleration.refresh_mode
                 queued.entry, entry.waiting = entry, queued
                 self._queue.add(queued)
                 self._history.put(*queued.recorded())

@@ -74,6 +74,8 @@ class SnapshotDirectory:
         self._state_dir = state_dir
         self._fit = fit or as_declared
         self._lock = threading.Lock()  # held while replacing the manifest
+        #: The datasets that were published as declared otherwise when the current declarations came.
+        self.changed: frozenset[str] = frozenset()
         self._undeclared: frozenset[str] = frozenset()  # published files that do not match the current declarations
         self._staged: dict[str, Snapshot] = {}  # will replace undeclared snapshots, which statements read until then
         self._superseded: list[Snapshot] = []  # may reappear after a power failure
@@ -106,7 +108,9 @@ class SnapshotDirectory:
             discarded = list(self._staged.values())
             self._stage({})
             fitting = self._fit(self._manifest.snapshots, datasets)
-            self._undeclared = frozenset(one.file for one in self._manifest.snapshots if one not in fitting)
+            unfit = [one for one in self._manifest.snapshots if one not in fitting]
+            self._undeclared = frozenset(one.file for one in unfit)
+            self.changed = frozenset(one.dataset for one in unfit)
             self._serve(self._manifest)
         for snapshot in discarded:
             self.discard(snapshot)
@@ -299,8 +303,10 @@ class SnapshotDirectory:
             found = Manifest(generation=int(time.time()))
             write_manifest(self._state_dir, found)
             return found
+        fitting = self._fit(found.snapshots, datasets)
+        self.changed = frozenset(one.dataset for one in found.snapshots if one not in fitting)
         with closing(Verifier(self._state_dir)) as verifier:
-            kept = tuple(filter(verifier.is_good, self._fit(found.snapshots, datasets)))
+            kept = tuple(filter(verifier.is_good, fitting))
         if kept != found.snapshots:
             found = Manifest(generation=found.generation + 1, snapshots=kept)
             write_manifest(self._state_dir, found)

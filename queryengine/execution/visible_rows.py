@@ -13,6 +13,9 @@ from queryengine.values import qualified, quoted, split_relation
 #: An ENUM in a type name, or the quoted name of a field.
 _ENUM: Final = re.compile(r"""ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)|("(?:[^"]|"")*")""")
 
+#: How the names of types begin whose values have fields.
+_WITH_FIELDS: Final = ("STRUCT", "UNION", "VARIANT", "MAP", "JSON")
+
 
 class UnfitRuleError(Exception):
     """A rule does not fit the data. The message is for the operator and contains no data."""
@@ -72,7 +75,13 @@ def rows_of(
 
 def _check_own_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
     for tables, column in sorted(rule.own_columns):
-        if not any(column in map(lower, columns_of(cursor, f"FROM {table}")) for table in tables):
+        if not tables:
+            columns = [
+                item for name in rule.relations for item in columns_of(cursor, f"FROM {qualified(name)}").items()
+            ]
+            if any(lower(name) == column and type_.startswith(_WITH_FIELDS) for name, type_ in columns):
+                raise UnfitRuleError(f"{column} is the name of both a subquery and a column: rename the subquery")
+        elif not any(column in map(lower, columns_of(cursor, f"FROM {table}")) for table in tables):
             outer = f"{split_relation(rule.rule.dataset)[1]}.{column}"
             other = "" if tables == (qualified(rule.rule.dataset),) else f"; the outer one is {outer}"
             raise UnfitRuleError(f"there is no column {column} in {' or '.join(tables)}{other}")

@@ -3,10 +3,12 @@ Checks that names in the parse tree of a rule keep their meaning when the column
 
 In SQL, a name in a subquery means the column of an outer table once its own table has lost it: in `tenant IN (SELECT
 tenant FROM grants)`, the inner name then means the outer column, and the condition is true for every row. So in a rule,
-a name without its table must be a column of the innermost query's tables, or the rule does not fit the data.
+a name without its table must be a column of the innermost query's tables, or the rule does not fit the data. A name
+with its table must be a column of this table: `grants.tenant` could otherwise be a field of an outer column `grants`.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from msgspec import Struct
@@ -15,9 +17,10 @@ from msgspec.structs import replace
 from queryengine.errors import StatementNotAllowedError
 from queryengine.gate.lexer import lower
 from queryengine.gate.node_kinds import column_name, nodes_of
-from queryengine.values import quoted
+from queryengine.values import qualified, quoted
 
-#: The tables of a query, one of which must have the column whose lower-case name follows.
+#: The tables of a query, one of which must have the column whose lower-case name follows. Without tables, the name is
+#: that of a subquery with unknown columns, and no dataset that the rule reads may have a column with this name.
 OwnColumn = tuple[tuple[str, ...], str]
 
 #: Names that mean a function of the engine if there is no such column.
@@ -33,16 +36,15 @@ _NO_TABLE: Final = {"type": "EMPTY"}
 
 def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
     """
-    Check the tree of `SELECT (rule) FROM dataset`, and return the names that must be columns of the innermost tables.
+    Check the tree of `SELECT (rule) FROM dataset`, and return the names that must be columns of certain tables.
 
-    These are the names in subqueries that have no table. The rule fits the data only if one of the tables has the
-    column.
+    These are the names with a dataset, and the names in subqueries without one, which must be columns of the innermost
+    tables. The rule fits the data only if one of the tables has the column.
 
     Raises:
         StatementNotAllowedError: A name could later mean something else, whatever the data.
     """
     dataset = tree["node"]["from_table"]
-    tables = {lower(name) for name in _tables(tree)} | {"main", "runtime"}
     expressions = {lower(entry["key"]) for one in nodes_of(tree) for entry in one.get("cte_map", {}).get("map", ())}
     _check_forms(tree)
     found: set[OwnColumn] = set()
@@ -60,7 +62,9 @@ def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
         if names and names[0] not in part.parameters:
             if names == _path(dataset)[-1:] and own is None:  # Without such a column, it would mean the whole row.
                 found.add(((_quoted_path(dataset),), names[0]))
-            elif _is_loose(names, tables, in_subquery=own is not None):
+            elif (column := _column(names, part.seen)) is not None:
+                found |= column
+            elif names[0] in _FUNCTIONS if own is None else names[0] not in _TIMES:
                 if not own:
                     raise StatementNotAllowedError(
                         f"write '{written[0]}' with its dataset, as in orders.id: if this column disappeared, the name "
@@ -92,7 +96,8 @@ def _parts(part: _Part, expressions: set[str]) -> Iterator[_Part]:
         yield replace(part, node=node["left"])
         yield replace(part, node=node["right"], seen=_with(part.seen, node["left"], expressions))
         own = (_own_tables(node["left"], expressions), _own_tables(node["right"], expressions))
-        inner = replace(part, own=own[0] + own[1] if all(own) else (), seen=_with(part.seen, node, expressions))
+        seen = _with(part.seen, {**node, "join_type": "INNER"}, expressions)  # Its condition sees both sides.
+        inner = replace(part, own=own[0] + own[1] if all(own) else (), seen=seen)
         yield from (replace(inner, node=one) for key, one in node.items() if key not in {"left", "right"})
     elif table["type"] != _NO_TABLE["type"]:
         inner = replace(part, own=_own_tables(table, expressions), seen=_with(part.seen, table, expressions))
@@ -124,41 +129,40 @@ def _with(seen: Mapping[str, str], table: Mapping[str, Any], expressions: set[st
     """
     Return what a query sees that reads *table* and sees the tables *seen* around it.
 
+    It does not see the right side of a SEMI or ANTI JOIN, but the check applies to that, too.
+
     Raises:
         StatementNotAllowedError: Two different tables have one name. If the inner one lacked a column, its qualified
             name would mean the outer one's.
     """
     found = dict(seen)
-    pending = [table]
+    pending = [(table, True)]
     while pending:
-        one = pending.pop()
+        one, is_visible = pending.pop()
         if one["type"] == "JOIN":
-            pending.extend((one["left"], one["right"]))
+            is_joined = one.get("join_type") not in {"SEMI", "ANTI"}
+            pending += [(one["left"], is_visible), (one["right"], is_visible and is_joined)]
         elif one["type"] in _TABLES:
             path = _path(one)
-            name = lower(one.get("alias") or path[-1])
+            name = lower(one.get("alias") or path[-1] or one.get("function", {}).get("function_name", ""))
             is_dataset = one["type"] == "BASE_TABLE" and path[-1] not in expressions
             meant = ".".join(path) if is_dataset else f"{name} at {id(one)}"
             if name and seen.get(name, meant) != meant:
                 raise StatementNotAllowedError(
                     f"another table must not have the name {name} as well: write FROM ... AS with another name."
                 )
-            found[name] = meant
+            if is_visible:
+                found[name] = meant
     return found
 
 
-def _is_loose(names: list[str], tables: set[str], *, in_subquery: bool) -> bool:
-    if len(names) > 1 and names[0] in tables:
-        return False
-    return names[0] not in _TIMES if in_subquery else names[0] in _FUNCTIONS
-
-
-def _tables(node: Any) -> Iterator[str]:
-    """Yield the names by which columns of tables can be qualified."""
-    for one in nodes_of(node):
-        if "class" not in one and one.get("type") in _TABLES:
-            yield from (one.get("alias", ""), *one.get("qualified_name", {}).get("path", ()))
-            yield one.get("function", {}).get("function_name", "")
+def _column(names: list[str], seen: Mapping[str, str]) -> set[OwnColumn] | None:
+    """Return the column that a name with a table means; None if it has none of the tables that are *seen*."""
+    for before, (table, column) in enumerate(pairwise(names)):
+        meant = seen.get(table)
+        if meant is not None and {"main", "runtime", *meant.split(".")[:-1]}.issuperset(names[:before]):
+            return {((), table)} if " " in meant else {((qualified(meant),), column)}
+    return None
 
 
 def _check_forms(tree: Mapping[str, Any]) -> None:

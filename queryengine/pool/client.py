@@ -32,20 +32,20 @@ class EngineClient:
     It can be created before the engine exists. Until then, statements fail with `EngineUnavailableError`.
 
     When another engine takes over, its client is the `successor` of this one. Statements that this engine refuses
-    because it is stopping run there if it serves the same data. The successor also lists and cancels the statements
+    because it is stopping run there, if the successor accepts them. The successor also lists and cancels the statements
     that still run here.
     """
 
     def __init__(self, config: RuntimeConfig) -> None:
         self.successor: EngineClient | None = None
         self._predecessor: EngineClient | None = None
+        self._accepts: Callable[[Query], bool] = lambda _: True
         self._limits = config.query
-        #: What the names in statements and in the scopes of keys mean.
-        self._data = {one.name: one.fingerprint for one in config.datasets}, {one.name: one.sql for one in config.views}
         self._pool = SlotPool(config.engine_dir, None if config.engine is None else Durations())
 
-    def succeed(self, predecessor: "EngineClient") -> None:
-        """Take over from *predecessor*, which its creator still closes."""
+    def succeed(self, predecessor: "EngineClient", accepts: Callable[[Query], bool] = lambda _: True) -> None:
+        """Take over from *predecessor*, which its creator still closes. Run its statements that *accepts* admits."""
+        self._accepts = accepts
         self._predecessor, predecessor.successor = predecessor, self
 
     def forget_predecessor(self) -> None:
@@ -75,13 +75,13 @@ class EngineClient:
                     raise
                 statement = ClientResult(self._pool, request, limit_s, repeats=statement)
             except EngineUnavailableError:
-                if self.successor is None or statement.had_slot:
+                if self.successor is None or statement.had_slot or not self.successor._may_run(request):  # noqa: SLF001
                     raise
                 break
-        if self.successor._data != self._data:  # noqa: SLF001 (of this class)
-            # The scope of the caller's key was chosen for other data.
-            raise EngineUnavailableError("The configuration of the data has changed: try again.")
         return self.successor._start(request, cancel, admitted)  # noqa: SLF001 (of this class)
+
+    def _may_run(self, request: Request) -> bool:
+        return request.call == "admit" or self._accepts(request.query)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """See `QueryEngine.describe`."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from datasources import control
-from datasources.control import AdmittedSql, DatasetState, RefreshRun, SharingState
+from datasources.control import AdmittedSql, DatasetState, RefreshRun, SharingState, is_own
 from datasources.errors import (
     AccelerationDisabledError,
     DatasetError,
@@ -131,6 +131,14 @@ def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) ->
     assert client.is_loaded()
     assert not ControlClient(tmp_path, generation=2).is_loaded()  # of a refresher that has not taken it yet
     assert client.datasets() == (STATE,)
+    assert is_own(served)
+    assert [is_own(ControlClient(tmp_path, generation=number)) for number in (0, 1)] == [True, True]
+    served.generation = 2
+    assert not is_own(ControlClient(tmp_path, generation=1))
+    with pytest.raises(DatasetsUnavailableError):
+        ControlClient(tmp_path, generation=1).request_refresh("a", AdmittedSql("SELECT 1"))
+    assert ControlClient(tmp_path, generation=1).request_refresh("a") == RUN
+    served.asked.clear()
     assert client.history("a") == (RUN, RUN)
     assert client.request_refresh("a") == RUN
     assert client.request_refresh('a "\n\ud800ü', AdmittedSql("SELECT\n1")) == RUN

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from datasources.control import AdmittedSql, RefreshRun
 from datasources.errors import AccelerationDisabledError, TimeColumnMissingError, UnknownDatasetError
+from datasources.refresh.history import FORMER
 from datasources.refresh.refresher import Refresher
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest, snapshot_path
 from runtimeconf.model import DatasetConfig, MaterializedView
@@ -438,7 +439,8 @@ def test_a_successor_keeps_what_did_not_change_and_takes_over_what_was_requested
     try:
         assert finished(new, running, "a").status == "succeeded"
         assert finished(new, waiting[0], "a").rows == 1
-        assert finished(new, waiting[2], "C").status == "succeeded"
+        assert finished(new, waiting[2], "C").rows == 2  # The SQL of the request was for another declaration.
+        assert served(tmp_path, "C") == [("x",), ("y",)]
         assert served(tmp_path, "a") == [(1, "x")]
         with pytest.raises(UnknownDatasetError):
             new.request_refresh("b")
@@ -449,6 +451,31 @@ def test_a_successor_keeps_what_did_not_change_and_takes_over_what_was_requested
         assert finished(new, passed_on, "a").status == "succeeded"
     finally:
         assert new.stop(30)
+
+
+def test_what_runs_tell_about_data_that_is_declared_otherwise_is_forgotten(tmp_path: Path, begin: Start) -> None:
+    put(tmp_path, "d.csv", "a,b\n1,x\n2,secret\n")
+    whole, narrow = (
+        accelerated(tmp_path, "d.csv"),
+        accelerated(tmp_path, "d.csv", refresh_sql="SELECT a FROM d LIMIT 1"),
+    )
+    former = begin(whole)
+    failed = finished(former, former.request_refresh("d", AdmittedSql("SELECT b::INTEGER FROM d")))
+    assert failed.error is not None
+    ids = {run.id: run.rows for run in former.history("d")}
+
+    new = former.replace(configure(tmp_path, narrow), (), 60)
+    settled(new)
+    assert {run.id: run.rows for run in new.history("d") if run.id in ids} == ids
+    new.commit()
+    told = {run.id: (run.rows, run.bytes, run.error) for run in new.history("d")}
+    assert told.pop(failed.id) == (None, None, FORMER)
+    assert [told[id_] for id_ in ids if id_ in told] == [(None, None, None)]
+    assert [rows for id_, (rows, *_) in told.items() if id_ not in ids] == [1]
+    assert new.stop(30)
+
+    again = begin(whole)
+    assert [run.rows for run in again.history("d")] == [2, None, None]
 
 
 def test_a_load_that_does_not_finish_in_time_is_interrupted_and_loaded_again(tmp_path: Path, begin: Start) -> None:

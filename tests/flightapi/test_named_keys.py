@@ -1,15 +1,18 @@
 """Named keys over Flight SQL: nothing outside a scope exists, in statements, handles, tickets and metadata."""
 
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import Any
 
 import pytest
 
 from authkeys.access import Access
 from authkeys.keys import KeySet
 from flightapi.protocol import messages
+from queryengine.engine import Query
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, RuntimeConfig, Scope
 from runtimeconf.secret import Secret
@@ -23,6 +26,8 @@ from tests.flightapi.endpoint import (
     executing,
     schema_of,
     serving,
+    table_of,
+    ticket,
     ticket_of,
 )
 from tests.system.harness import K1
@@ -147,3 +152,39 @@ def test_a_key_with_rules_sees_its_rows_and_columns_on_every_way(endpoint: Endpo
         ("flights", ["id", "name"])
     ]
     assert "carrier" in endpoint.fails("GetFlightInfo", query("SELECT carrier FROM flights"), metadata=SOME).message
+
+
+class Recorder:
+    """An engine that notes the scopes of the statements that it runs."""
+
+    def __init__(self, engine: InProcessEngine) -> None:
+        self._engine = engine
+        self.scopes: list[Scope | None] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run(self, query: Query, *others: Any) -> Any:
+        self.scopes.append(query.scope)
+        return self._engine.run(query, *others)
+
+
+def test_a_scope_never_meets_the_engine_of_another_configuration(
+    config: RuntimeConfig, engine: InProcessEngine
+) -> None:
+    former, newer = Recorder(engine), Recorder(engine)
+    scope = Scope(relations=frozenset({"flights"}))
+    arrived = threading.Event()
+    with serving(config, former, Access(key_set=KeySet([], b"salt", KEYS[:1]))) as endpoint:
+
+        def late() -> Iterator[bytes]:
+            arrived.wait()
+            time.sleep(0.2)  # `arrived` is set before the key is accepted.
+            endpoint.server.adopt(config, newer, Access(key_set=KeySet([], b"salt", [named("few", FEW, scope=scope)])))
+            yield ticket(b"SELECT count(*) AS n FROM flights")
+
+        endpoint.server.before_call(arrived.set)
+        answer = list(endpoint.begin(messages.PATHS["DoGet"], late(), FEW))
+
+    assert table_of(answer).to_pylist() == [{"n": 1000}]
+    assert (former.scopes, newer.scopes) == ([], [scope])

@@ -347,6 +347,14 @@ def test_what_is_outside_the_scope_of_a_key_does_not_exist() -> None:
         assert text_of(tool(name, REFRESHER, **arguments)).startswith("not_permitted: ")
 
 
+def test_a_reload_between_two_statements_of_a_call_does_not_change_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = [queryengine.state.get_engine()]
+    monkeypatch.setattr("sqlapi.mcp.get_engine", engines.pop)
+
+    assert tool("describe_dataset", name="orders")["structuredContent"]["sample"]["row_count"]
+    assert engines == []
+
+
 @pytest.mark.usefixtures("keyed")
 def test_a_call_that_runs_too_long_is_stopped() -> None:
     found = text_of(tool("query", SHORT, sql=SLOW))

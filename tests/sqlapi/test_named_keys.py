@@ -16,6 +16,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import (
     DatasetConfig,
     DatasetRule,
+    Documentation,
     KeyLimits,
     MaterializedView,
     NamedKey,
@@ -195,3 +196,34 @@ def test_a_key_with_rules_sees_no_figures_and_chooses_no_sql() -> None:
     told = get("/v1/key", SOME)
     assert (told.json()["datasets"], told.json()["columns"]) == (["orders"], {"orders": ["id"]})
     assert b"id < 3" not in told.body
+
+
+def test_a_scope_does_not_see_figures_of_the_next_configuration(
+    runtime: RuntimeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Documentation(description="ours")
+    own = replace(runtime, datasets=tuple(replace(one, documentation=ours) for one in runtime.datasets))
+    path = "/v1/datasets/fixed/acceleration/refresh"
+    monkeypatch.setattr("sqlapi.datasets.get_config", lambda: own)
+    monkeypatch.setattr("sqlapi.datasets.is_own", lambda _: False)  # as during a reload
+    (shown,), (whole, *_) = get("/v1/datasets", FIXED).json(), get("/v1/datasets", K1).json()
+    runs, whole_runs = get(path, FIXED).json(), get(path, K1).json()
+
+    hidden = ("rows", "bytes", "snapshot", "refreshed_at", "checked_at", "age_s")
+    assert {name: shown[name] for name in ("name", "description", *hidden)} == {
+        "name": "fixed",
+        "description": "ours",
+        **dict.fromkeys(hidden),
+    }
+    assert None not in {whole[name] for name in hidden}
+    assert {(run["rows"], run["bytes"]) for run in runs} == {(None, None)}
+    assert whole_runs[0]["rows"]
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_scope_does_not_see_which_dataset_is_copied(service: DatasetService, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [replace(one, from_="localpod:orders") for one in service.datasets() if one.name == "fixed"]
+    monkeypatch.setattr(service, "datasets", lambda: states)
+
+    assert [one["from"] for one in get("/v1/datasets", FIXED).json()] == ["view:fixed"]
+    assert [one["from"] for one in get("/v1/datasets", K1).json()] == ["localpod:orders"]
