@@ -79,6 +79,12 @@ def test_the_manifests_fit_kubernetes_and_the_runtime(tmp_path: Path) -> None:
     assert int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024 * MIB >= most_memory(config)
 
 
+def test_a_release_may_be_named_like_a_number() -> None:
+    found = resources(helm("template", "123", str(CHART)))
+
+    assert {resource["metadata"]["name"] for resource in found.values()} == {"123"}
+
+
 def test_the_pods_have_no_more_rights_than_the_image_needs() -> None:
     pod = pod_of(resources(MANIFESTS.read_text()))
     (container,) = pod["containers"]
