@@ -83,14 +83,20 @@ class Runs:
         self._outdated = {}
 
     def take_over(self, former: "Runs") -> None:
-        """Queue the callers' requests that *former* has not begun, as declared if the declaration has changed."""
+        """
+        Queue the callers' requests that *former* has not begun.
+
+        They load as declared if the declaration has changed, or if they are not due yet: by then, their caller may long
+        have lost the key.
+        """
         for queued in former._queue:  # noqa: SLF001 (of this class)
             name = queued.entry.config.name
             if queued.skips or name not in self._datasets:
                 continue
             entry = self._datasets[name]
             if entry.config.acceleration.enabled:
-                if queued.entry is not entry:  # Its SQL, even if declared, was not meant for this declaration.
+                # Its SQL, even if it was declared, was not meant for another declaration.
+                if queued.entry is not entry or queued.begins > self._now():
                     queued.sql, queued.mode = refresh_sql_of(entry.config), entry.config.acceleration.refresh_mode
                 queued.entry, entry.waiting = entry, queued
                 self._queue.add(queued)

@@ -447,3 +447,14 @@ def test_a_delayed_run_ends_with_the_runtime(delayed: tuple[Refresher, RefreshRu
 
     (newest, _) = refresher.history("d")
     assert (newest.id, newest.status, newest.error) == (run.id, "failed", "interrupted")
+
+
+def test_a_request_that_is_not_due_loads_as_declared_after_a_reload(tmp_path: Path, begin: Start) -> None:
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path)
+    former = begin(dataset)
+    former.request_refresh("d", AdmittedSql("SELECT 1 AS a"), jitter_max_s=1e8)
+    new = former.replace(configure(tmp_path, dataset), (), 60)
+
+    assert [queued.sql for queued in new._runs._queue] == [None]
+    assert new.stop(30)
