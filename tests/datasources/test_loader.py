@@ -173,8 +173,8 @@ def test_s27_an_unexpected_error_is_logged_without_secrets_and_ends_the_process(
     process: LoaderProcess, tmp_path: Path
 ) -> None:
     # An error of the interpreter that repeats a value, which is a secret too here.
-    params = {"http_port": "p%ss wörd", "http_bearer_token": "p%ss wörd"}
-    dataset = replace(declare(tmp_path, "a.csv"), connector="http", location="http://127.0.0.1/a.csv", params=params)
+    params, location = {"http_bearer_token": "p%ss wörd"}, "http://127.0.0.1:p%ss wörd/a.csv"
+    dataset = replace(declare(tmp_path, "a.csv"), connector="http", location=location, params=params)
 
     with pytest.raises(LoaderFaultError, match=r"(?s)^Traceback .*snapshots/snapshot\.py") as caught:
         loaded(process, dataset, None, deadline())
