@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, served
 from tests.nodes.fleet import Fleet
@@ -13,12 +14,19 @@ from tests.system.harness import wait_for
 pytestmark = pytest.mark.plugin
 
 
-def test_a_node_with_a_new_dataset_gets_to_publish_so_that_nodes_can_be_replaced_one_by_one(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
+
+
+def with_another(fleet: Fleet) -> tuple[DatasetConfig, DatasetConfig]:
+    """Return the dataset of every node and a new one, `e`."""
     put(fleet.directory, "b.csv", b"a,b\n7,x\n")
-    datasets = accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e")
+    return accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e")
+
+
+def test_a_node_with_a_new_dataset_gets_to_publish_so_that_nodes_can_be_replaced_one_by_one(fleet: Fleet) -> None:
+    datasets = with_another(fleet)
     fleet.loaded("a")
     fleet.start("b", "follower", *datasets)
     time.sleep(1)
@@ -36,10 +44,8 @@ def test_a_node_with_a_new_dataset_gets_to_publish_so_that_nodes_can_be_replaced
     assert run.id in [one.id for one in fleet.nodes["b"].history("d")]
 
 
-def test_a_node_does_not_ask_to_publish_until_its_reload_is_over(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
-    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
-    datasets = accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e")
+def test_a_node_does_not_ask_to_publish_until_its_reload_is_over(fleet: Fleet) -> None:
+    datasets = with_another(fleet)
     fleet.loaded("a")
     node = fleet.loaded("b")
 
@@ -56,13 +62,11 @@ def test_a_node_does_not_ask_to_publish_until_its_reload_is_over(fleet: Fleet, m
 def test_a_node_that_takes_the_lease_again_too_early_lets_it_go_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
     monkeypatch.setattr("nodes.node._REST_S", 0.2)
-    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
     for name in ("a", "b", "c"):
         fleet.loaded(name)
 
-    fleet.loaded("d", "auto", accelerated(fleet.directory), accelerated(fleet.directory, "b.csv", name="e"))
+    fleet.loaded("d", "auto", *with_another(fleet))
 
     assert fleet.publisher() == "d"
 
@@ -70,11 +74,9 @@ def test_a_node_that_takes_the_lease_again_too_early_lets_it_go_again(
 def test_nodes_whose_configurations_differ_for_good_do_not_take_turns(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
     monkeypatch.setattr("nodes.node._REST_S", 0.5)
-    put(fleet.directory, "b.csv", b"a,b\n7,x\n")
     fleet.loaded("a")
-    fleet.loaded("b", "auto", accelerated(fleet.directory, "b.csv", name="e"))
+    fleet.loaded("b", "auto", with_another(fleet)[1])
     assert fleet.publisher() == "b"
     # Now `d` is not published, so a new node without a copy waits for it.
     fleet.loaded("c", "auto", accelerated(fleet.directory))
