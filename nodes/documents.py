@@ -140,12 +140,14 @@ class RefreshRequest(_Document, frozen=True, kw_only=True):
     A refresh of *dataset* that a node was asked for; see `DatasetControl.request_refresh`.
 
     The process that runs *sql* checks it again because anybody who can write to the storage could have put it there.
+    *source* is the `fingerprint` of the dataset's declaration on the node that accepted the request.
     """
 
     _NAME = REQUESTS
 
     dataset: str
     requested_at: str
+    source: str = ""
     sql: str | None = None
     mode: RefreshMode | None = None
     jitter_max_s: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] = 0.0

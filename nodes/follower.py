@@ -165,7 +165,7 @@ class Follower:
         dataset = self._dataset(name)
         check_refresh(dataset, options.get("mode"))
         try:
-            run = self._requests.add(dataset.name, sql, **options)
+            run = self._requests.add(dataset, sql, **options)
         except SharedStorageError as exc:
             raise DatasetsUnavailableError(f"{exc} The request cannot be forwarded: try again.") from exc
         self._pending[run.id] = dataset.name, run

@@ -11,8 +11,8 @@ from datasources.control import AdmittedSql
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError
 from datasources.refresh.refresher import Refresher
-from datasources.snapshots.snapshot import Builder
-from nodes.documents import STATE, SharedState
+from datasources.snapshots.snapshot import Builder, fingerprint
+from nodes.documents import STATE, RefreshRequest, SharedState
 from nodes.manifest_writer import ManifestWriter
 from nodes.object_storage import ObjectStorage
 from nodes.presence import Nodes
@@ -57,6 +57,7 @@ class Publisher:
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held while accepting requests
         self._taken: set[str] = set()  # the ids of the requests
+        self._has_looked = False
         self._told: object = None
         self._state_due = self._removal_due = 0.0
 
@@ -111,12 +112,14 @@ class Publisher:
                 request = self._requests.get(run_id)
                 if request is None:
                     continue
-                sql = None if request.sql is None else AdmittedSql(request.sql)  # The loader checks the SQL.
+                sql, mode = request.sql, request.mode
+                if not self._may_choose(request):
+                    sql = mode = None
                 try:
                     self.control.request_refresh(
                         request.dataset,
-                        sql,
-                        mode=request.mode,
+                        None if sql is None else AdmittedSql(sql),  # The loader checks the SQL.
+                        mode=mode,
                         jitter_max_s=request.jitter_max_s,
                         caller=request.caller,
                         run_id=run_id,
@@ -126,6 +129,18 @@ class Publisher:
                     self._requests.remove({run_id})
                 else:
                     self._taken.add(run_id)
+            self._has_looked = True
+
+    def _may_choose(self, request: RefreshRequest) -> bool:
+        """
+        Return whether a refresh loads what its caller asked for; otherwise it loads as declared.
+
+        As after a reload (see `Runs.take_over`), the SQL must be meant for this declaration, and a request that waits
+        for its time does not outlast the publisher that accepted it: its caller may have lost the key.
+        """
+        if request.jitter_max_s and not self._has_looked:
+            return False
+        return request.source in {fingerprint(one) for one in self._config.datasets if one.name == request.dataset}
 
     def _tell(self) -> None:
         """Write the state, and remove the requests whose runs have ended in it."""

@@ -7,8 +7,10 @@ from typing import Unpack
 
 from datasources.control import RefreshOptions, RefreshRun
 from datasources.errors import SharedStorageError
+from datasources.snapshots.snapshot import fingerprint
 from nodes.documents import REQUESTS, RefreshRequest
 from nodes.object_storage import ObjectStorage, within
+from runtimeconf.model import DatasetConfig
 from system.wallclock import utc_now
 
 logger = logging.getLogger(__name__)
@@ -23,10 +25,12 @@ class Requests:
     def __init__(self, storage: ObjectStorage) -> None:
         self._storage = storage
 
-    def add(self, dataset: str, sql: str | None, **options: Unpack[RefreshOptions]) -> RefreshRun:
+    def add(self, dataset: DatasetConfig, sql: str | None, **options: Unpack[RefreshOptions]) -> RefreshRun:
         """Request a refresh, and return its run. Raises SharedStorageError."""
         run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
-        request = RefreshRequest(dataset=dataset, requested_at=run.requested_at, sql=sql, **options)
+        request = RefreshRequest(
+            dataset=dataset.name, requested_at=run.requested_at, source=fingerprint(dataset), sql=sql, **options
+        )
         self._storage.put(f"{REQUESTS}/{run.id}{_SUFFIX}", request.encode())
         return run
 

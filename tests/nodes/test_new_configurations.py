@@ -3,10 +3,12 @@
 import time
 
 import pytest
+from msgspec.structs import replace
 
-from runtimeconf.model import DatasetConfig
+from datasources.control import AdmittedSql
+from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import accelerated, served
+from tests.datasources.support import accelerated, finished, served
 from tests.nodes.fleet import Fleet
 from tests.nodes.storage_server import KEYS
 from tests.system.harness import wait_for
@@ -86,6 +88,29 @@ def test_nodes_whose_configurations_differ_for_good_do_not_take_turns(
 
     assert fleet.publisher() in {"a", "c"}
     assert served(fleet.directory / "b", "e") == [(7, "x")]
+
+
+@pytest.mark.parametrize(
+    ("declared", "jitter_max_s"),
+    [
+        pytest.param("SELECT * FROM d WHERE a < 3", 0.0, id="declared otherwise"),
+        pytest.param(None, 600.0, id="not due"),
+    ],
+)
+def test_a_next_publisher_loads_as_declared_what_was_not_asked_of_its_declaration_or_was_not_due(
+    fleet: Fleet, declared: str | None, jitter_max_s: float
+) -> None:
+    fleet.loaded("a")
+    follower = fleet.loaded("b", "follower")
+    fleet.kill("a")
+    put(fleet.directory, "a.csv", b"a,b\n1,x\n2,y\n3,z\n")
+    run = follower.request_refresh("d", AdmittedSql("SELECT a, 'caller' AS b FROM d"), jitter_max_s=jitter_max_s)
+    # The scheduled load joins the request, and does not wait for its delay.
+    acceleration = AccelerationConfig(refresh_sql=declared, refresh_check_interval_s=1.0)
+    fleet.loaded("c", "auto", replace(accelerated(fleet.directory), acceleration=acceleration))
+
+    assert finished(follower, run).status == "succeeded"
+    assert fleet.rows("b") == [(1, "x"), (2, "y"), (3, "z")][: 2 if declared else 3]
 
 
 def test_a_reload_changes_the_credentials(fleet: Fleet) -> None:
