@@ -28,7 +28,7 @@ from datasources.errors import (
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh.entries import holds_up_ready, state_of
 from datasources.refresh.history import MAX_RUNS
-from datasources.snapshots.directory import SnapshotDirectory
+from datasources.snapshots.directory import SnapshotDirectory, as_declared
 from datasources.snapshots.snapshot import Builder, Verifier, remove
 from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, STATE, SharedManifest, SharedState
 from nodes.object_storage import ObjectStorage
@@ -92,6 +92,7 @@ class Follower:
         self._pending: dict[str, tuple[str, RefreshRun]] = {}  # the requested runs and their dataset names
         self._errors: dict[str, str] = {}  # why the newest snapshot of a dataset is not served
         self._failed: dict[str, float] = {}  # when a file could not be used
+        self.lost: set[str] = set()  # files that the storage does not have as they were published
         self._was_tried = False
         self._committed = config.generation
 
@@ -118,11 +119,17 @@ class Follower:
             kept = served if self._config.engine is not None else ()
             self._announce({snapshot.file for snapshot in (*missing, *kept) if snapshot is not None}, self._lacks())
             self._failed = {one.file: self._failed[one.file] for one in missing if one.file in self._failed}
+            self.lost.intersection_update(one.file for one in missing)
             if [snapshot for snapshot in missing if not self._take(snapshot)] == []:
                 self._applied = state
         finally:
             self._was_tried = True
             self._verifier.close()
+
+    def behind(self) -> list[Snapshot]:
+        """Return the published snapshots that this node could not load, but whose rows it would need to publish."""
+        needed = as_declared(self._manifest.snapshots, self._config.loaded_datasets)
+        return [one for one in needed if self._snapshots.snapshot(one.dataset) != one]
 
     def look(self) -> None:
         """Read the requests and the state so that `history` is complete. Raises SharedStorageError."""
@@ -337,9 +344,11 @@ class Follower:
                 self._manifest_tag = ""
                 self._look_at_manifest()
                 if snapshot in self._manifest.snapshots:
+                    self.lost.add(snapshot.file)
                     raise SnapshotError(f"The snapshot of {snapshot.dataset} is missing from the shared storage.")
                 return False  # The snapshot has been superseded.
             if checksum != snapshot.sha256:
+                self.lost.add(snapshot.file)
                 raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged in the shared storage.")
             temporary.replace(path)
             sync_directory(path.parent)

@@ -70,6 +70,7 @@ class Node:
         self._lease_error: str | None = None
         self._granted: dict[tuple[str, str], tuple[float, float]] = {}  # when to grant a request again, and the wait
         self._yields_until = 0.0
+        self._waited_for: set[str] = set()  # lost files that another node had time to publish
         self._is_warned = False
         self._threads = [threading.Thread(target=self._run, name="node", daemon=True)]
         if shared.role != "follower":
@@ -115,9 +116,12 @@ class Node:
         role, epoch, answered_s = self._role, self._lease.epoch, self._storage.answered_s
         # Without the storage, this node cannot know whether another node has become the publisher.
         valid_s = self._lease.valid_s if isinstance(role, Publisher) else 0.0
+        publisher = self._id if valid_s else ""
+        if isinstance(role, Follower) and role.publisher != self._id:
+            publisher = role.publisher
         return SharingState(
             node=self._id,
-            publisher=role.publisher if isinstance(role, Follower) else self._id if valid_s else "",
+            publisher=publisher,
             epoch=epoch or 0,
             error=self._error,
             answered_s=None if answered_s is None else int(answered_s),
@@ -224,6 +228,9 @@ class Node:
 
     def _step_up(self, follower: Follower, epoch: int) -> None:
         """Start publishing, based on the snapshots that are published now."""
+        follower.sync()
+        if self._is_behind(follower):
+            return
         state_dir, query = self._config.state_dir, self._config.query
         exporter, linger_s = None, 0.0
         if self._config.engine is not None:
@@ -237,6 +244,8 @@ class Node:
             raise
         follower.look()
         follower.sync(published)
+        if self._is_behind(follower):
+            return
         with self._change:
             if runs := follower.runs_to_adopt():
                 with suppress(OSError):  # It is only a record of past runs.
@@ -247,6 +256,26 @@ class Node:
                 publisher.look()
             refresher.start()
         logger.info("This node is now the publisher", extra={"fields": {"node": self._id, "epoch": epoch}})
+
+    def _is_behind(self, follower: Follower) -> bool:
+        """
+        Return whether this node must not publish because it could not load what is published. It lets others publish.
+
+        It would load from the source instead, which may not have all rows of an append any more. If the storage has
+        lost a file, a node that still has it gets some time to publish.
+        """
+        behind = follower.behind()
+        files = {one.file for one in behind}
+        if files <= follower.lost & self._waited_for:
+            return False
+        self._waited_for, self._yields_until = files, time.monotonic() + _REST_S
+        names = ",".join(sorted(one.dataset for one in behind))
+        if not self._stop.is_set():
+            logger.warning(
+                "This node does not publish, because it could not load all published data",
+                extra={"fields": {"datasets": names}},
+            )
+        return True
 
     def _step_down(self, publisher: Publisher) -> None:
         """Stop publishing, and serve the snapshots in the manifest: those of the node that has the lease now."""

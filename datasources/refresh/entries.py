@@ -18,6 +18,9 @@ from system.wallclock import seconds_since, utc_in
 #: The error of a view. It names no dataset, because a key may see the view but not the datasets that it reads.
 _UNREADABLE = "A dataset or view that it reads cannot be loaded."
 
+#: Seconds by which the clock of another node may be ahead.
+_AHEAD_S = 60.0
+
 
 def milliseconds_since(began: float) -> int:
     """Return the milliseconds since *began*, in seconds on the monotonic clock."""
@@ -91,8 +94,13 @@ def holds_up_ready(
 
 
 def last_check(snapshot: Snapshot, checked_at: str | None) -> str:
-    """Return when the served data was last known to be current. The run history may be lost or older than the data."""
-    return max(snapshot.created_at, checked_at or "")
+    """
+    Return when the served data was last known to be current. The run history may be lost or older than the data.
+
+    A time in the future counts only without another one: the clock was ahead and has been set back.
+    """
+    times = sorted((snapshot.created_at, checked_at or snapshot.created_at))
+    return times[-1] if times[-1] <= utc_in(_AHEAD_S) else times[0]
 
 
 def state_of(  # noqa: PLR0913 (by keyword)

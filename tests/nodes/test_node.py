@@ -353,6 +353,30 @@ def test_a_follower_whose_disk_is_full_says_so_and_loads_when_there_is_room(
     wait_for(follower.is_loaded, "the load")
 
 
+def test_a_node_that_cannot_load_what_is_published_does_not_load_from_the_source_instead(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.follower._RETRY_S", 0.2)
+    monkeypatch.setattr("nodes.node._REST_S", 0.5)
+    appended = AccelerationConfig(refresh_mode="append")
+    dataset = replace(accelerated(fleet.directory), time_column="a", time_format="unix_seconds", acceleration=appended)
+    node = fleet.loaded("a", "auto", dataset)
+    fleet.write(2)
+    assert finished(node, node.request_refresh("d")).status == "succeeded"
+    fleet.stop("a")
+    fleet.write(3)
+
+    with file_limit(100_000):
+        fleet.start("b", "auto", dataset)
+        wait_for(lambda: fleet.state("b").error, "the fault")
+        time.sleep(1)
+        assert fleet.publisher() is None
+
+    wait_for(lambda: fleet.publisher() == "b", "the lease")
+    fleet.nodes["b"].request_refresh("d")
+    wait_for(lambda: fleet.rows("b") == [(1, "x"), (2, "x"), (3, "x")], "the rows")
+
+
 def test_a_follower_that_need_not_have_data_is_ready_once_it_has_tried(fleet: Fleet) -> None:
     follower = fleet.start("b", "follower", ready_state="on_registered")
 
