@@ -180,7 +180,7 @@ def is_own(control: DatasetControl) -> bool:
     return ask is None or ask()
 
 
-#: Seconds for which a readiness result is reused if the data can become too old.
+#: Seconds for which a true readiness result is reused if the data can become too old.
 RECHECK_S = 1.0
 
 
@@ -192,7 +192,7 @@ class Loaded:
     During a reload, the refresh process already reports on the datasets of the new configuration. *is_loaded* then
     returns None, and only the *awaited* datasets count.
 
-    If readiness *gets_stale* over time, the result is cached for at most `RECHECK_S` seconds.
+    If readiness *gets_stale* over time, a true result is cached for at most `RECHECK_S` seconds.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Loaded:
         """Return True if no dataset prevents readiness. If no process manages the datasets, return the last result."""
         published = signature(self._manifest)
         if self._gets_stale:
-            if time.monotonic() - self._checked >= RECHECK_S:
+            if not self._last or time.monotonic() - self._checked >= RECHECK_S:
                 with suppress(DatasetError):
                     self._last = self._ask()
                     self._checked = time.monotonic()

@@ -58,6 +58,7 @@ class Node:
     def __init__(self, config: RuntimeConfig, shared: SnapshotsConfig, builders: Sequence[Builder] = ()) -> None:
         self.generation = config.generation
         self._config, self._shared, self._builders = config, shared, builders
+        self._in_effect = config  # during a reload, the former configuration
         self._id = secrets.token_hex(8)
         self._storage = ObjectStorage(shared)
         self._nodes = Nodes(self._storage, self._id)
@@ -110,6 +111,7 @@ class Node:
         """See `DatasetManager.commit`."""
         with self._change:
             self._role.commit()
+            self._in_effect = self._config
 
     def sharing(self) -> SharingState:
         """Return how this node shares snapshots."""
@@ -155,12 +157,29 @@ class Node:
         return role.control.history(name)
 
     def _new_follower(self, own_runs: Mapping[str, Sequence[RefreshRun]]) -> Follower:
-        return Follower(self._config, self._storage, self._nodes.announce, self._stop, own_runs)
+        follower = Follower(self._in_effect, self._storage, self._nodes.announce, self._stop, own_runs)
+        if self._is_reloading:
+            follower.replace(self._config, self._builders, _END_S)
+        return follower
+
+    @property
+    def _is_reloading(self) -> bool:
+        return self._config.generation != self._in_effect.generation
+
+    @property
+    def _may_publish(self) -> bool:
+        """
+        Whether this node may take or hold the lease.
+
+        During a reload, it does not begin to publish, because it still serves data that it would drop.
+        """
+        is_ready = isinstance(self._role, Publisher) or not self._is_reloading
+        return is_ready and time.monotonic() >= self._yields_until
 
     def _keep_lease(self) -> None:
         while True:
             try:
-                if time.monotonic() < self._yields_until:
+                if not self._may_publish:
                     self._lease.release()
                 elif self._lease.epoch is None:
                     self._lease.acquire()
@@ -196,7 +215,7 @@ class Node:
     def _step(self) -> None:
         role, epoch = self._role, self._lease.epoch
         if isinstance(role, Follower):
-            if epoch is not None and epoch >= self._least_epoch and time.monotonic() >= self._yields_until:
+            if epoch is not None and epoch >= self._least_epoch and self._may_publish:
                 self._step_up(role, epoch)
             else:
                 self._warn_of_another()
@@ -247,6 +266,8 @@ class Node:
         if self._is_behind(follower):
             return
         with self._change:
+            if self._is_reloading:
+                return
             if runs := follower.runs_to_adopt():
                 with suppress(OSError):  # It is only a record of past runs.
                     history.adopt(self._config.state_dir, runs)

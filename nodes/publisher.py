@@ -54,6 +54,7 @@ class Publisher:
         self.unknown: set[tuple[str, str]] = set()  # nodes, and what they wait for although it is not declared here
         self._is_aligned = False
         self._config, self._storage, self._nodes = config, storage, nodes
+        self._in_effect = config  # during a reload, the former configuration
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held while accepting requests
         self._taken: set[str] = set()  # the ids of the requests
@@ -72,7 +73,7 @@ class Publisher:
     def commit(self) -> None:
         """See `DatasetManager.commit`. Applies to all nodes."""
         self.control.commit()
-        self._is_aligned = False
+        self._in_effect, self._is_aligned = self._config, False
 
     def step(self, stop: threading.Event) -> None:
         """
@@ -86,7 +87,7 @@ class Publisher:
         if not self._is_aligned:
             self._is_aligned = True
             try:
-                names = {dataset.name for dataset in self._config.loaded_datasets}
+                names = {dataset.name for dataset in self._in_effect.loaded_datasets}
                 served = read_manifest(self._config.state_dir).snapshots
                 self.manifest.align(names, served, Deadline(_UPLOAD_S, stop))
             except BaseException:

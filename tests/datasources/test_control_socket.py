@@ -236,12 +236,15 @@ def test_an_error_arrives_as_the_class_it_was(tmp_path: Path, served: Fixed, err
 def test_readiness_that_gets_stale_with_time_is_asked_for_again(
     tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "RECHECK_S", 0.05)
+    monkeypatch.setattr(control, "RECHECK_S", 1000.0)
     write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
     client = ControlClient(tmp_path, ["flights"], generation=1, gets_stale=True)
+    served.missing = ("flights",)
+    assert not client.is_loaded()
     served.missing = ()
-    wait_for(client.is_loaded, "readiness")
+    assert client.is_loaded()
 
+    monkeypatch.setattr(control, "RECHECK_S", 0.05)
     served.missing = ("flights",)
     wait_for(lambda: not client.is_loaded(), "the end of readiness")
     served.error = DatasetsUnavailableError()

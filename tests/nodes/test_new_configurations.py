@@ -6,6 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from datasources.control import AdmittedSql
+from nodes.documents import LEASE, Holder
+from queryengine.manifest import read_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, finished, served
@@ -59,6 +61,39 @@ def test_a_node_does_not_ask_to_publish_until_its_reload_is_over(fleet: Fleet) -
     node.replace(fleet.config("b"), [], 30)  # The reload has failed.
     fleet.loaded("c", "auto", *datasets)
     wait_for(lambda: fleet.publisher() == "c", "the handover")
+
+
+def test_a_node_does_not_begin_to_publish_during_a_reload(fleet: Fleet) -> None:
+    datasets = with_another(fleet)
+    fleet.loaded("a", "auto", *datasets)
+    node = fleet.loaded("b", "auto", *datasets)
+    put(fleet.directory, "b.csv", b"a,b\n8,x\n")
+
+    node.replace(fleet.config("b", "auto", datasets[0], generation=2), [], 30)
+    fleet.stop("a")
+    time.sleep(1)
+
+    assert fleet.publisher() is None
+    assert served(fleet.directory / "b", "e") == [(7, "x")]
+    node.replace(fleet.config("b", "auto", *datasets), [], 30)  # The reload has failed.
+    wait_for(lambda: fleet.publisher() == "b", "the lease")
+    assert served(fleet.directory / "b", "e") == [(7, "x")]
+
+
+def test_a_node_that_loses_the_lease_during_a_reload_serves_what_is_in_effect(fleet: Fleet) -> None:
+    datasets = with_another(fleet)
+    node = fleet.loaded("a", "auto", *datasets)
+
+    node.replace(fleet.config("a", "auto", datasets[0], generation=2), [], 30)
+    fleet.shared.put(LEASE, Holder(epoch=9, node="other", beat=1).encode())
+    wait_for(lambda: fleet.publisher() is None, "the loss")
+    time.sleep(1)
+
+    assert served(fleet.directory / "a", "e") == [(7, "x")]
+    node.commit()
+    wait_for(
+        lambda: [one.dataset for one in read_manifest(fleet.directory / "a" / "state").snapshots] == ["d"], "the end"
+    )
 
 
 def test_a_node_that_takes_the_lease_again_too_early_lets_it_go_again(
