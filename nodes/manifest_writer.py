@@ -27,7 +27,7 @@ _TRIES, _PAUSE_S = 5, 1.0
 _NO_TAG = '"0"'
 
 _FENCED = "Another node is now the publisher: this node has lost the lease."
-_OVERTAKEN = "A publication succeeded although its response was lost: this node reads its data again."
+_OVERTAKEN = "This node reads the published data again."
 _CONTENDED = "The manifest of runtime.snapshots changes too often: something else is writing there."
 
 
@@ -36,10 +36,10 @@ class ManifestWriter:
     A `Share` of *node* under the lease with this *epoch*. Thread-safe. Call `take_over` first.
 
     Once another lease holder has written the manifest, `fenced_by` is that holder's epoch. `is_overtaken` becomes True,
-    and `fenced_by` the own epoch, once the others may serve a publication that this node has given up. *state_dir*
-    contains the files. With an *exporter*, their rows are also uploaded as Parquet, and it writes missing Parquet
-    files. Snapshots are deleted once they have been unused for *linger_s* seconds, because statements on a cluster may
-    read them.
+    and `fenced_by` the own epoch, once the others may serve a publication that this node has given up, or after
+    `reread`. *state_dir* contains the files. With an *exporter*, their rows are also uploaded as Parquet, and it writes
+    missing Parquet files. Snapshots are deleted once they have been unused for *linger_s* seconds, because statements
+    on a cluster may read them.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -92,6 +92,11 @@ class ManifestWriter:
                 self._name(snapshot, deadline)
         finally:
             self._uploading.discard(snapshot.file)
+
+    def reread(self) -> None:
+        """See `Share.reread`."""
+        with self._lock:
+            self.fenced_by, self.is_overtaken = self.epoch, True
 
     def upload(self, snapshot: Snapshot, deadline: Deadline) -> None:
         """Write the objects of *snapshot* to the storage. Raises SnapshotError."""

@@ -276,12 +276,16 @@ class Refresher:
                 with self._condition:
                     self._runs.give_way()
                 faults = snapshots.withdraw_damaged()
+                if faults and self._share is not None:
+                    self._share.reread()  # before a load, which would replace what the other nodes have
                 with self._condition:
                     for name, fault in faults.items():
-                        logger.warning("%s It will be reloaded from the source.", fault)
+                        place = "source" if self._share is None else "shared storage"
+                        logger.warning("%s It will be reloaded from the %s.", fault, place)
                         entry = self._datasets[name]
                         entry.error, entry.loaded_here = fault, False
-                        self._runs.load_soon([entry])
+                        if self._share is None:
+                            self._runs.load_soon([entry])
                 snapshots.restore()
             except SnapshotError as exc:
                 logger.warning("%s", exc)

@@ -57,6 +57,9 @@ class Share(Protocol):
             SnapshotError: The nodes do not serve it, or may not know it yet. It must not be served here either.
         """
 
+    def reread(self) -> None:
+        """Publish nothing more, and have this node read what is published again, because it has lost a file."""
+
 
 class SnapshotDirectory:
     """

@@ -95,6 +95,11 @@ def accelerated(directory: Path, text: str = "a.csv", *, name: str = "d", **sett
     return declare(directory, text, name=name, acceleration=AccelerationConfig(**settings))
 
 
+def appended(directory: Path) -> DatasetConfig:
+    """Declare `a.csv`, whose column `a` is the time, as a dataset to which refreshes append."""
+    return replace(accelerated(directory, refresh_mode="append"), time_column="a", time_format="unix_seconds")
+
+
 def configure(directory: Path, *datasets: DatasetConfig, **more: Any) -> RuntimeConfig:
     """Make the configuration of a runtime whose state directory is `state` in *directory*."""
     query = QueryConfig(memory_limit_bytes=256 * MIB, temp_directory_limit_bytes=256 * MIB)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodes.documents import LEASE, MANIFEST, STATE, SharedState
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest
-from tests.datasources.support import accelerated
+from tests.datasources.support import accelerated, appended, finished
 from tests.datasources.test_snapshot import flip
 from tests.nodes.fleet import Fleet
 from tests.system.harness import wait_for
@@ -65,6 +65,24 @@ def test_a_copy_that_is_damaged_on_the_disk_is_loaded_again(fleet: Fleet) -> Non
 
     wait_for(lambda: read_manifest(fleet.directory / "b" / "state").generation > 2, "the repair")
     fleet.shows("b", 1)
+
+
+def test_a_publisher_reads_a_damaged_copy_from_the_storage_and_not_from_the_source(fleet: Fleet) -> None:
+    dataset = appended(fleet.directory)
+    node = fleet.loaded("a", "auto", dataset)
+    fleet.write(2)
+    assert finished(node, node.request_refresh("d")).status == "succeeded"
+    fleet.write(3)
+    state_dir = fleet.directory / "a" / "state"
+    before = read_manifest(state_dir)
+    flip(state_dir / SNAPSHOT_DIRECTORY / before.snapshots[0].file, 9000)
+
+    wait_for(lambda: read_manifest(state_dir).generation > before.generation, "the loss")
+    wait_for(lambda: read_manifest(state_dir).snapshots == before.snapshots, "the repair")
+    wait_for(lambda: fleet.publisher() == "a", "the lease")
+    assert finished(node, node.request_refresh("d")).status == "succeeded"
+
+    assert fleet.rows("a") == [(1, "x"), (2, "x"), (3, "x")]
 
 
 @pytest.mark.exhaustive

@@ -103,7 +103,7 @@ def test_a_publication_whose_answer_was_lost_is_not_taken_back_and_nothing_is_de
     shared.fault()
 
     for call in (writer.settle, partial(writer.remove_unused, ()), partial(writer.publish, snapshot, deadline())):
-        with pytest.raises(SharedStorageError, match="its response was lost"):
+        with pytest.raises(SharedStorageError, match="reads the published data again"):
             call()
 
     assert (writer.fenced_by, writer.is_overtaken) == (1, True)

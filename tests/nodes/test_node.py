@@ -20,7 +20,7 @@ from queryengine.manifest import SNAPSHOT_DIRECTORY, parquet_file, read_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig, Documentation, EngineConfig, SharingRole
 from system.addresses import Address
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import accelerated, deadline, declare, finished, served
+from tests.datasources.support import accelerated, appended, deadline, declare, finished, served
 from tests.file_limit import file_limit
 from tests.nodes.fleet import Fleet
 from tests.system.harness import wait_for
@@ -358,8 +358,7 @@ def test_a_node_that_cannot_load_what_is_published_does_not_load_from_the_source
 ) -> None:
     monkeypatch.setattr("nodes.follower._RETRY_S", 0.2)
     monkeypatch.setattr("nodes.node._REST_S", 0.5)
-    appended = AccelerationConfig(refresh_mode="append")
-    dataset = replace(accelerated(fleet.directory), time_column="a", time_format="unix_seconds", acceleration=appended)
+    dataset = appended(fleet.directory)
     node = fleet.loaded("a", "auto", dataset)
     fleet.write(2)
     assert finished(node, node.request_refresh("d")).status == "succeeded"
