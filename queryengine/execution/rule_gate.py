@@ -10,7 +10,7 @@ from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllowedError
 from queryengine.execution.views import unsorted_views
 from queryengine.gate.gate import Gate
-from queryengine.gate.lasting_names import OwnColumn
+from queryengine.gate.lasting_names import ForeignName, OwnColumn
 from queryengine.gate.lexer import scan
 from queryengine.gate.rewriting import has_query_word
 from queryengine.key_catalog import GatedRule
@@ -20,6 +20,10 @@ from runtimeconf.model import DatasetRule, RuntimeConfig
 
 #: Functions that return a different value for each row or call. A filter with them would show different rows each time.
 _VOLATILE: Final = frozenset({"gen_random_uuid", "rand", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
+
+
+#: An expression in the form that the gate admits, the gated query for its value, and its names.
+_Expression = tuple[str, GatedStatement, tuple[frozenset[OwnColumn], frozenset[ForeignName]]]
 
 
 def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate) -> GatedRule:
@@ -41,7 +45,8 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
         relations=frozenset({rule.dataset}).union(*(one.relations for one in statements)),
         macros=frozenset[str]().union(*(one.macros for one in statements)),
         deterministic=all(one.deterministic for one in statements),
-        own_columns=frozenset().union(*(columns for *_, columns in (*found, *masks))),
+        own_columns=frozenset().union(*(own for *_, (own, _) in (*found, *masks))),
+        foreign_names=frozenset().union(*(foreign for *_, (_, foreign) in (*found, *masks))),
         has_subquery=any(has_query_word(scan(sql)) for sql, *_ in (*found, *masks)),
     )
 
@@ -80,19 +85,14 @@ def fault_of(rule: DatasetRule, message: str, file: Path) -> ConfigFault:
     return ConfigFault(file=file, line=rule.line, yaml_path=rule.yaml_path, message=message)
 
 
-def _named(
-    field: str, sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate
-) -> tuple[str, GatedStatement, frozenset[OwnColumn]]:
+def _named(field: str, sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate) -> _Expression:
     try:
         return _expression(sql, rule, relations, gate)
     except StatementError as error:
         raise type(error)(f"{field}: {error}") from None
 
 
-def _expression(
-    sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate
-) -> tuple[str, GatedStatement, frozenset[OwnColumn]]:
-    """Return *sql* in the form that the gate admits, the gated query for its value, and its names without a table."""
+def _expression(sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate) -> _Expression:
     tokens = scan(sql)  # Its brackets match, so in parentheses it is one expression or cannot be parsed.
     if tokens.size_without_end == 0 or tokens.separators:
         raise SqlSyntaxError("write one expression, without a semicolon.")
@@ -110,4 +110,4 @@ def _expression(
         raise StatementNotAllowedError("an expression cannot have parameters.")
     if not (statement.sql.startswith(before) and statement.sql.endswith(after)):
         raise StatementNotAllowedError("this form of expression is not allowed: write it as DuckDB prints it.")
-    return statement.sql[len(before) : -len(after)], replace(statement, sql=""), gate.own_columns(statement.sql)
+    return statement.sql[len(before) : -len(after)], replace(statement, sql=""), gate.lasting_names(statement.sql)

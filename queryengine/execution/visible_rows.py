@@ -38,7 +38,7 @@ def rows_of(
     name = rule.rule.dataset
     alias = quoted(split_relation(name)[1])
     cursor.execute("USE runtime")
-    _check_own_columns(cursor, rule)
+    _check_names(cursor, rule)
     types = columns_of(cursor, f"FROM runtime.{qualified(name)}")
     named = {lower(column): column for column in types}
     masks = {lower(column): sql for column, sql in (rule.masks or {}).items()}
@@ -73,18 +73,17 @@ def rows_of(
     return sql if table is None else f"{sql} ORDER BY {alias}.rowid"
 
 
-def _check_own_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
+def _check_names(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
     for tables, column in sorted(rule.own_columns):
-        if not tables:
-            columns = [
-                item for name in rule.relations for item in columns_of(cursor, f"FROM {qualified(name)}").items()
-            ]
-            if any(lower(name) == column and type_.startswith(_WITH_FIELDS) for name, type_ in columns):
-                raise UnfitRuleError(f"{column} is the name of both a subquery and a column: rename the subquery")
-        elif not any(column in map(lower, columns_of(cursor, f"FROM {table}")) for table in tables):
+        if not any(column in map(lower, columns_of(cursor, f"FROM {table}")) for table in tables):
             outer = f"{split_relation(rule.rule.dataset)[1]}.{column}"
             other = "" if tables == (qualified(rule.rule.dataset),) else f"; the outer one is {outer}"
             raise UnfitRuleError(f"there is no column {column} in {' or '.join(tables)}{other}")
+    for datasets, foreign, with_fields in sorted(rule.foreign_names):
+        for dataset in rule.relations.intersection(datasets):
+            for name, type_ in columns_of(cursor, f"FROM {qualified(dataset)}").items():
+                if lower(name) == foreign and (not with_fields or type_.startswith(_WITH_FIELDS)):
+                    raise UnfitRuleError(f"{foreign} would mean the column of that name in {dataset}")
 
 
 def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:

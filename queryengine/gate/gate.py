@@ -109,13 +109,15 @@ class Gate:
             return self._cached(sql, relations, catalog)
         return self._admit(sql, relations, catalog)
 
-    def own_columns(self, sql: str) -> frozenset[lasting_names.OwnColumn]:
-        """Check the names in the admitted *sql* of a rule: see `lasting_names.own_columns`."""
+    def lasting_names(
+        self, sql: str
+    ) -> tuple[frozenset[lasting_names.OwnColumn], frozenset[lasting_names.ForeignName]]:
+        """Check the names in the admitted *sql* of a rule: see `lasting_names.lasting_names`."""
         statement = scan(sql)
         tree = self._parse(statement, "")
         if tree is None:
             raise _not_a_query(statement)
-        return lasting_names.own_columns(tree)
+        return lasting_names.lasting_names(tree)
 
     def _admit(self, sql: str, relations: frozenset[str], catalog: str) -> GatedStatement:
         before, whole = _one_statement(scan(sql))

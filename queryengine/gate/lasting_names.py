@@ -5,9 +5,13 @@ In SQL, a name in a subquery means the column of an outer table once its own tab
 tenant FROM grants)`, the inner name then means the outer column, and the condition is true for every row. So in a rule,
 a name without its table must be a column of the innermost query's tables, or the rule does not fit the data. A name
 with its table must be a column of this table: `grants.tenant` could otherwise be a field of an outer column `grants`.
+
+A name in a subquery also means the column of an inner table once that table has gained it: the outer column
+`orders.tenant` then is a field of a column `orders` in `grants`. So no inner table may have a column with the name of
+an outer table.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,9 +23,11 @@ from queryengine.gate.lexer import lower
 from queryengine.gate.node_kinds import column_name, nodes_of
 from queryengine.values import qualified, quoted
 
-#: The tables of a query, one of which must have the column whose lower-case name follows. Without tables, the name is
-#: that of a subquery with unknown columns, and no dataset that the rule reads may have a column with this name.
+#: The tables of a query, one of which must have the column whose lower-case name follows.
 OwnColumn = tuple[tuple[str, ...], str]
+#: Datasets, none of which may have a column with the lower-case name that follows. If True follows, columns without
+#: fields are allowed.
+ForeignName = tuple[tuple[str, ...], str, bool]
 
 #: Names that mean a function of the engine if there is no such column.
 _FUNCTIONS: Final = frozenset(
@@ -34,58 +40,86 @@ _TABLES: Final = frozenset({"BASE_TABLE", "EXPRESSION_LIST", "PIVOT", "SUBQUERY"
 _NO_TABLE: Final = {"type": "EMPTY"}
 
 
-def own_columns(tree: Mapping[str, Any]) -> frozenset[OwnColumn]:
+def lasting_names(tree: Mapping[str, Any]) -> tuple[frozenset[OwnColumn], frozenset[ForeignName]]:
     """
-    Check the tree of `SELECT (rule) FROM dataset`, and return the names that must be columns of certain tables.
+    Check the tree of `SELECT (rule) FROM dataset`, and return what must be a column of a table, and what must not.
 
-    These are the names with a dataset, and the names in subqueries without one, which must be columns of the innermost
-    tables. The rule fits the data only if one of the tables has the column.
+    Names with a dataset must be columns of it, and names in subqueries without one must be columns of the innermost
+    tables. Names of tables must not be columns of tables that are searched first.
 
     Raises:
         StatementNotAllowedError: A name could later mean something else, whatever the data.
     """
-    dataset = tree["node"]["from_table"]
+    names = _Names(_path(tree["node"]["from_table"]), tree["node"]["select_list"])
     expressions = {lower(entry["key"]) for one in nodes_of(tree) for entry in one.get("cte_map", {}).get("map", ())}
     _check_forms(tree)
-    found: set[OwnColumn] = set()
     # The tables of the innermost query are None outside subqueries.
-    pending = [_Part(tree["node"]["select_list"], None, frozenset(), {_path(dataset)[-1]: ".".join(_path(dataset))})]
+    seen = {names.dataset[-1]: ".".join(names.dataset)}
+    pending = [_Part(tree["node"]["select_list"], None, frozenset(), seen, frozenset())]
     while pending:
         part = pending.pop()
-        node, own = part.node, part.own
+        node = part.node
         if isinstance(node, list):
             pending.extend(replace(part, node=item) for item in node)
         if not isinstance(node, dict):
             continue
-        written = column_name(node)
-        names = [lower(name) for name in written]
-        if names and names[0] not in part.parameters:
-            if names == _path(dataset)[-1:] and own is None:  # Without such a column, it would mean the whole row.
-                found.add(((_quoted_path(dataset),), names[0]))
-            elif (column := _column(names, part.seen)) is not None:
-                found |= column
-            elif names[0] in _FUNCTIONS if own is None else names[0] not in _TIMES:
-                if not own:
-                    raise StatementNotAllowedError(
-                        f"write '{written[0]}' with its dataset, as in orders.id: if this column disappeared, the name "
-                        "alone would mean something else."
-                    )
-                found.add((own, names[0]))
+        names.add(part, column_name(node))
         if node.get("class") == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
             names_of_values = {lower(name) for one in _columns(node["lhs"]) for name in one}
             pending.append(replace(part, node=node["expr"], parameters=part.parameters | names_of_values))
         else:
             pending.extend(_parts(part, expressions))
-    return frozenset(found)
+    return frozenset(names.own), frozenset(names.foreign)
 
 
 class _Part(Struct, frozen=True):
-    """A node with the tables of its innermost query, the parameters of lambdas, and all tables that it sees by name."""
+    """
+    A node with the tables of its innermost query, and the parameters of lambdas.
+
+    It sees all tables in `seen` by name; those that are `near` belong to its innermost query.
+    """
 
     node: Any
     own: tuple[str, ...] | None
     parameters: frozenset[str]
     seen: Mapping[str, str]
+    near: frozenset[str]
+
+
+class _Names:
+    """The names in a rule of *dataset*, whose expression is *node*: see `lasting_names`."""
+
+    def __init__(self, dataset: list[str], node: Any) -> None:
+        self.dataset = dataset
+        self.own: set[OwnColumn] = set()
+        self.foreign: set[ForeignName] = set()
+        # These include names of common table expressions.
+        inner = {".".join(_path(one)) for one in nodes_of(node) if one.get("type") == "BASE_TABLE"}
+        self._inner, self._all = tuple(sorted(inner)), tuple(sorted({".".join(dataset), *inner}))
+
+    def add(self, part: "_Part", written: Sequence[str]) -> None:
+        """Add the name of a column; none if *written* is empty. Raises StatementNotAllowedError."""
+        names, own = [lower(name) for name in written], part.own
+        if not names or names[0] in part.parameters:
+            return
+        if names == self.dataset[-1:] and own is None:  # Without such a column, it would mean the whole row.
+            self.own.add(((".".join(map(quoted, self.dataset)),), names[0]))
+        elif (column := _column(names, part.seen)) is not None:
+            if column[0]:
+                self.own.add(column)
+            else:
+                self.foreign.add((self._all, column[1], True))
+            if own is not None and names[0] not in part.near:
+                self.foreign.add((self._inner, names[0], True))
+        elif names[0] in _TIMES:
+            self.foreign.add((self._all, names[0], False))
+        elif own is not None or names[0] in _FUNCTIONS:
+            if not own:
+                raise StatementNotAllowedError(
+                    f"write '{written[0]}' with its dataset, as in orders.id: if this column disappeared, the name "
+                    "alone would mean something else."
+                )
+            self.own.add((own, names[0]))
 
 
 def _parts(part: _Part, expressions: set[str]) -> Iterator[_Part]:
@@ -97,10 +131,12 @@ def _parts(part: _Part, expressions: set[str]) -> Iterator[_Part]:
         yield replace(part, node=node["right"], seen=_with(part.seen, node["left"], expressions))
         own = (_own_tables(node["left"], expressions), _own_tables(node["right"], expressions))
         seen = _with(part.seen, {**node, "join_type": "INNER"}, expressions)  # Its condition sees both sides.
-        inner = replace(part, own=own[0] + own[1] if all(own) else (), seen=seen)
+        near = frozenset(_with({}, {**node, "join_type": "INNER"}, expressions))
+        inner = replace(part, own=own[0] + own[1] if all(own) else (), seen=seen, near=near)
         yield from (replace(inner, node=one) for key, one in node.items() if key not in {"left", "right"})
     elif table["type"] != _NO_TABLE["type"]:
-        inner = replace(part, own=_own_tables(table, expressions), seen=_with(part.seen, table, expressions))
+        seen, near = _with(part.seen, table, expressions), frozenset(_with({}, table, expressions))
+        inner = replace(part, own=_own_tables(table, expressions), seen=seen, near=near)
         yield replace(inner, node=table, seen=part.seen)
         yield replace(part, node=node.get("cte_map"))
         yield from (replace(inner, node=one) for key, one in node.items() if key not in {"from_table", "cte_map"})
@@ -156,12 +192,16 @@ def _with(seen: Mapping[str, str], table: Mapping[str, Any], expressions: set[st
     return found
 
 
-def _column(names: list[str], seen: Mapping[str, str]) -> set[OwnColumn] | None:
-    """Return the column that a name with a table means; None if it has none of the tables that are *seen*."""
+def _column(names: list[str], seen: Mapping[str, str]) -> OwnColumn | None:
+    """
+    Return the column that a name with a table means; None if it has none of the tables that are *seen*.
+
+    If the table is a subquery with unknown columns, return its name alone.
+    """
     for before, (table, column) in enumerate(pairwise(names)):
         meant = seen.get(table)
         if meant is not None and {"main", "runtime", *meant.split(".")[:-1]}.issuperset(names[:before]):
-            return {((), table)} if " " in meant else {((qualified(meant),), column)}
+            return ((), table) if " " in meant else ((qualified(meant),), column)
     return None
 
 

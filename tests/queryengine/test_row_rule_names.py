@@ -67,6 +67,15 @@ FIT = (
 )
 
 
+#: Values with fields, which names of tables and columns could come to mean.
+WITH_FIELDS = (
+    "{'tenant': 'acme', 'orders': {'tenant': 'acme'}}",
+    """'{"tenant": "acme"}'::JSON""",
+    "union_value(tenant := 'acme')",
+    "{'tenant': 'acme'}::VARIANT",
+)
+
+
 @pytest.mark.parametrize("row_filter", REFUSED + FITTING + FIT)
 def test_a_column_that_disappears_does_not_widen_a_filter(tmp_path: Path, row_filter: str) -> None:
     publisher = Publisher(tmp_path / "state")
@@ -85,6 +94,52 @@ def test_a_column_that_disappears_does_not_widen_a_filter(tmp_path: Path, row_fi
 
         after = answer(engine, "SELECT count(*) AS n FROM orders", scope)
         assert after == (b'[{"n":3}]' if row_filter in FIT else UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("row_filter", "name"),
+    [
+        ("EXISTS (FROM grants WHERE grants.tenant = orders.tenant)", "orders"),
+        ("NOT EXISTS (FROM grants AS g WHERE g.tenant <> orders.tenant)", "orders"),
+        ("EXISTS (FROM active WHERE EXISTS (FROM grants WHERE main.active.tenant = orders.tenant))", "main"),
+        ("EXISTS (FROM (FROM grants) AS s WHERE orders.tenant = 'acme')", "orders"),
+        ("EXISTS (WITH g AS (FROM grants) SELECT 1 FROM g, active AS a WHERE a.tenant = orders.tenant)", "orders"),
+        ("EXISTS (FROM active AS a WHERE EXISTS (FROM grants WHERE a.tenant = orders.tenant))", "a"),
+        (
+            "tenant = (SELECT max(g.tenant) FROM grants AS g SEMI JOIN active AS a ON a.tenant = orders.tenant)",
+            "orders",
+        ),
+    ],
+)
+def test_a_column_that_appears_does_not_widen_a_filter(tmp_path: Path, row_filter: str, name: str) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(**TABLES)
+    scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter=row_filter),))
+    with KINDS["in process"](config_of(publisher.state_dir, tuple(TABLES))) as engine:
+        for value in (*WITH_FIELDS, "'SECRET'"):
+            publisher.publish(grants=f"{TABLES['grants']}, {value} AS {name}")
+            expected = UNAVAILABLE if value in WITH_FIELDS else b'[{"n":3}]'
+            assert answer(engine, "SELECT count(*) AS n FROM orders", scope) == expected
+
+
+@pytest.mark.parametrize(
+    ("row_filter", "dataset"),
+    [
+        ("id >= 0 AND DATE '2000-01-01' < current_date", "orders"),
+        ("EXISTS (FROM grants WHERE DATE '2000-01-01' < localtimestamp)", "grants"),
+        ("EXISTS (FROM grants WHERE level = 1 AND DATE '2000-01-01' < current_timestamp)", "orders"),
+    ],
+)
+def test_a_column_with_the_name_of_a_time_is_not_taken_for_it(tmp_path: Path, row_filter: str, dataset: str) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(**TABLES)
+    scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter=row_filter),))
+    name = row_filter.rstrip(")").rpartition(" ")[2]
+    with KINDS["in process"](config_of(publisher.state_dir, tuple(TABLES))) as engine:
+        assert answer(engine, "SELECT count(*) AS n FROM orders", scope) == b'[{"n":9}]'
+        publisher.publish(**{dataset: f"SELECT DATE '1999-01-01' AS {name}, * FROM ({TABLES[dataset]})"})
+
+        assert answer(engine, "SELECT count(*) AS n FROM orders", scope) == UNAVAILABLE
 
 
 @pytest.mark.parametrize(
