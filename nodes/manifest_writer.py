@@ -64,6 +64,7 @@ class ManifestWriter:
         self._generation = 0  # of the last version that was sent
         self._is_certain = True  # False while it is unknown whether the last version was or will be written
         self._uploading: set[str] = set()
+        self._staged: dict[str, Snapshot] = {}
         self._exporter = exporter
         self._linger_s = linger_s
         self._unused: dict[str, float] = {}  # objects, and since when
@@ -83,15 +84,34 @@ class ManifestWriter:
                     return self._manifest
         raise SharedStorageError(_CONTENDED)
 
-    def publish(self, snapshot: Snapshot, deadline: Deadline) -> None:
-        """Upload the file, then add it to the manifest; see `Share.publish`."""
+    def publish(self, snapshot: Snapshot, deadline: Deadline, *, is_staged: bool = False) -> None:
+        """Upload the file, then add it to the manifest, unless it *is_staged*; see `Share.publish`."""
         self._uploading.add(snapshot.file)
         try:
             self.upload(snapshot, deadline)
             with self._lock:
-                self._name(snapshot, deadline)
+                if is_staged:
+                    self._staged[snapshot.dataset] = snapshot
+                else:
+                    self._name(snapshot, deadline)
         finally:
             self._uploading.discard(snapshot.file)
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether snapshots are staged."""
+        return bool(self._staged)
+
+    def unstage(self) -> None:
+        """Forget what is staged for a configuration that does not take effect."""
+        with self._lock:
+            self._staged = {}
+
+    def publish_staged(self, served: Collection[Snapshot], deadline: Deadline) -> None:
+        """Add the staged snapshots that are *served* to the manifest. Raises SharedStorageError."""
+        with self._lock:
+            for snapshot in set(self._staged.values()).intersection(served):
+                self._name(snapshot, deadline)
 
     def reread(self) -> None:
         """See `Share.reread`."""
@@ -154,7 +174,8 @@ class ManifestWriter:
             # Keep this order, so that everything listed was uploaded before the manifest was found to be ours.
             listed = self._storage.tags(SNAPSHOTS)
             self._verify()
-            used = {one.file for one in self._manifest.snapshots} | self._uploading | set(in_use)
+            used = {one.file for one in (*self._manifest.snapshots, *self._staged.values())}
+            used |= self._uploading.union(in_use)
             now, unused = time.monotonic(), listed.keys() - self._objects(used)
             self._unused = {name: self._unused.get(name, now) for name in unused}
             gone = [name for name, since in self._unused.items() if now - since >= self._linger_s]
@@ -175,6 +196,7 @@ class ManifestWriter:
                     raise
                 deadline.sleep(_PAUSE_S)
             else:
+                self._staged.pop(snapshot.dataset, None)
                 return
 
     def _check_conditions(self) -> None:

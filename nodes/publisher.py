@@ -68,6 +68,7 @@ class Publisher:
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
         """Use another configuration; see `DatasetManager.replace`."""
+        self.manifest.unstage()
         self._config, self.control = config, self.control.replace(config, builders, timeout_s)
 
     def commit(self) -> None:
@@ -93,6 +94,9 @@ class Publisher:
             except BaseException:
                 self._is_aligned = False
                 raise
+        if self._config.generation == self._in_effect.generation and self.manifest.has_staged:
+            served = read_manifest(self._config.state_dir).snapshots
+            self.manifest.publish_staged(served, Deadline(_UPLOAD_S, stop))
         self.look()
         self._tell()
         if time.monotonic() >= self._removal_due:

@@ -352,11 +352,13 @@ class MaterializedView(Struct, frozen=True, kw_only=True):
     The inputs of a view with `materialized: true`.
 
     `reads` are the lower-case names of the datasets that it reads, directly or through `views`. Each of the `views`
-    reads only earlier ones. Both are empty until the configured SQL has been checked.
+    reads only earlier ones. Both are empty until the configured SQL has been checked. `fingerprints` are those of
+    `reads`; if there are none, it reads data built from any settings.
     """
 
     sql: str
     reads: tuple[str, ...] = ()
+    fingerprints: tuple[str, ...] = ()
     views: tuple[ViewConfig, ...] = ()
 
 

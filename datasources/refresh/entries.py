@@ -231,6 +231,11 @@ class DatasetTable:
         """Return whether everything that a materialized view reads is published. True for a dataset with a source."""
         return all(self.snapshot(self[name]) is not None for name in reads(entry))
 
+    def awaits(self, entry: DatasetEntry) -> bool:
+        """Return whether a materialized view reads something that will be loaded for the first time."""
+        missing = [one for name in reads(entry) if self.snapshot(one := self[name]) is None and one.error is None]
+        return any(one.waiting or one.is_running or one.due is not None or self.awaits(one) for one in missing)
+
     def views_of(self, name: str) -> list[DatasetEntry]:
         """Return the materialized views that read the dataset *name*."""
         return [entry for entry in self if name.lower() in reads(entry)]

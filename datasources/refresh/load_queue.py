@@ -13,12 +13,12 @@ A load of a materialized view counts for the caller whose refresh caused it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event
 
 from msgspec.structs import replace
 
-from datasources.refresh.entries import QueueEntry, reads
+from datasources.refresh.entries import DatasetEntry, QueueEntry, reads
 
 #: Seconds that a run waits before the load of a caller with more than its share is stopped.
 PATIENCE_S = 10.0
@@ -28,10 +28,14 @@ _LEAST_PLACES = 2
 
 
 class LoadQueue:
-    """The runs that wait for one of *places* slots, and those that have one. Guarded by the refresher's condition."""
+    """
+    The runs that wait for one of *places* slots, and those that have one. Guarded by the refresher's condition.
 
-    def __init__(self, places: int) -> None:
-        self._places = places
+    A run does not begin while its dataset *awaits* others.
+    """
+
+    def __init__(self, places: int, awaits: Callable[[DatasetEntry], bool]) -> None:
+        self._places, self._awaits = places, awaits
         self._waiting: list[QueueEntry] = []
         self._running: list[QueueEntry] = []  # in starting order
         self._turns: dict[str, int] = {}  # when each caller's last load began
@@ -56,16 +60,16 @@ class LoadQueue:
         Return the queued runs that do not have to wait for another run, in queue order. They overtake blocked runs.
 
         A run waits while its dataset is being loaded. A view's run also waits while a relation that the view reads is
-        being loaded or is queued ahead of it, unless another caller requested that load.
+        being loaded or is queued ahead of it, unless another caller requested that load and it is not the first one.
         """
         free = []
         before: defaultdict[str, set[str | None]] = defaultdict(set)  # the callers of each load
         for run in self._running:
             before[run.entry.config.name.lower()].add(run.caller)
         for queued in self._waiting:
-            if not queued.entry.is_running and all(
-                before[name].isdisjoint({None, queued.caller}) for name in reads(queued.entry)
-            ):
+            entry = queued.entry
+            may_begin = not entry.is_running and not self._awaits(entry)
+            if may_begin and all(before[name].isdisjoint({None, queued.caller}) for name in reads(entry)):
                 free.append(queued)
             if queued.begins <= now:
                 before[queued.entry.config.name.lower()].add(queued.caller)

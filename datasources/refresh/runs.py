@@ -47,7 +47,7 @@ class Runs:
         chance: Callable[[], float],
     ) -> None:
         self._datasets, self._history, self._changed = datasets, history, changed
-        self._queue = LoadQueue(places)
+        self._queue = LoadQueue(places, datasets.awaits)
         self._now, self._chance = now, chance
         self.is_scheduled = True  # whether runs are scheduled
         for entry in datasets:

@@ -49,9 +49,9 @@ _Stamp = tuple[int, int, int]
 class Share(Protocol):
     """Publishes snapshots to other nodes."""
 
-    def publish(self, snapshot: Snapshot, deadline: Deadline) -> None:
+    def publish(self, snapshot: Snapshot, deadline: Deadline, *, is_staged: bool) -> None:
         """
-        Make all nodes serve *snapshot*, whose file exists.
+        Make all nodes serve *snapshot*, whose file exists, or only prepare that if it *is_staged* during a reload.
 
         Raises:
             SnapshotError: The nodes do not serve it, or may not know it yet. It must not be served here either.
@@ -133,6 +133,11 @@ class SnapshotDirectory:
             self._stage({})
         for snapshot in dropped:
             self.discard(snapshot)
+
+    def stages(self, dataset: str) -> bool:
+        """Return whether a snapshot of *dataset* is staged, because statements still read the one that it replaces."""
+        with self._lock:
+            return any(one.dataset == dataset and one.file in self._undeclared for one in self._manifest.snapshots)
 
     def built_bytes(self, file: str) -> int | None:
         """Return the bytes of the snapshot *file* written so far; None if there is no file yet."""

@@ -79,15 +79,18 @@ def fingerprint(dataset: DatasetConfig) -> str:
 
 def with_fingerprints(config: RuntimeConfig) -> RuntimeConfig:
     """
-    Return *config* with the fingerprint of each loaded dataset, so that statements read no data built otherwise.
+    Return *config* with the fingerprint of each loaded dataset, so that nothing reads data built otherwise.
 
-    Runtimes with shared snapshots may declare data differently for some time, and serve what one of them publishes.
+    Statements of runtimes with shared snapshots do, because these may declare data differently for some time, and serve
+    what one of them publishes. Their materialized views do not.
     """
-    if config.snapshots is not None:
-        return config
-    found = {one.name: fingerprint(one) for one in config.loaded_datasets}
-    datasets = (replace(one, fingerprint=found.get(one.name, "")) for one in config.datasets)
-    return replace(config, datasets=tuple(datasets))
+    found = {one.name.lower(): fingerprint(one) for one in config.loaded_datasets}
+
+    def marked(one: DatasetConfig) -> DatasetConfig:
+        view = one.view and replace(one.view, fingerprints=tuple(found[name] for name in one.view.reads))
+        return replace(one, view=view, fingerprint="" if config.snapshots else found.get(one.name.lower(), ""))
+
+    return replace(config, datasets=tuple(map(marked, config.datasets)))
 
 
 def refresh_sql_of(dataset: DatasetConfig) -> str | None:

@@ -63,12 +63,16 @@ class ViewSource:
                     raise SourceError("A dataset or view that the view reads has been lost.") from exc
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
+        declared = dict(zip(self._view.reads, self._view.fingerprints, strict=False))
         try:
-            # Snapshots staged for another configuration come after the ones that they will replace.
-            manifests = map(read_manifest, (self._state_dir, self._state_dir / STAGED_DIRECTORY))
-            published = {one.dataset.lower(): one for manifest in manifests for one in manifest.snapshots}
+            # What is staged takes effect together with this view. It is read first, because it then moves.
+            manifests = [read_manifest(self._state_dir / STAGED_DIRECTORY), read_manifest(self._state_dir)]
         except ManifestError as exc:
             raise SourceError(str(exc)) from exc
+        snapshots = [one for manifest in reversed(manifests) for one in manifest.snapshots]
+        published = {
+            one.dataset.lower(): one for one in snapshots if declared.get(one.dataset.lower(), one.source) == one.source
+        }
         if not published.keys() >= set(self._view.reads):
             raise SourceError("A dataset or view that the view reads has no data yet.")  # no name: see the refresher
         return tuple(published[name] for name in self._view.reads)

@@ -20,7 +20,7 @@ class Queue:
     """A queue of two places, with what began, in order, as `DATASET` or `DATASET of CALLER`."""
 
     def __init__(self) -> None:
-        self.queue = LoadQueue(2)
+        self.queue = LoadQueue(2, lambda _: False)
         self.began: list[str] = []
         self.running: dict[str, QueueEntry] = {}
 

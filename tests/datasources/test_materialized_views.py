@@ -1,7 +1,7 @@
 """Views with `materialized: true`: snapshots that follow what they read."""
 
 import json
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from datasources.control import Loaded
 from datasources.errors import SourceError
 from datasources.refresh.refresher import Refresher
 from datasources.refresh.service import load_once
+from datasources.snapshots.snapshot import with_fingerprints
 from datasources.sources.view import ViewSource
 from queryengine.execution.views import with_materialized_views
 from queryengine.gate.gate import Gate
@@ -278,6 +279,41 @@ def test_a_reload_replaces_a_dataset_and_its_views_at_once(tmp_path: Path, begin
         assert [rows_of(tmp_path, name) for name in ("a", "v", "top")] == [[7], [7], [7]]
     finally:
         assert new.stop(30)
+
+
+def test_a_view_waits_for_what_a_reload_declares_otherwise(tmp_path: Path, begin: Start) -> None:
+    write(tmp_path, a=1, b=2, other=7)
+    datasets = declared(tmp_path, {"v": "FROM a", "w": "FROM b"})
+    former = begin(*datasets)
+    wait_for(former.is_loaded, "all to be loaded")
+    runs = {name: former.request_refresh(name, jitter_max_s=3600.0) for name in ("v", "w")}
+    absent = accelerated(tmp_path, "absent.csv", name="a")
+    other = accelerated(tmp_path, "other.csv", name="b")
+    new = former.replace(with_fingerprints(configure(tmp_path, absent, other, *datasets[2:])), (), 60)
+
+    try:
+        for name, run in runs.items():
+            new.request_refresh(name)  # The run is queued before the load of what the view reads, and begins now.
+            assert finished(new, run, name).status == ("failed" if name == "v" else "succeeded")
+        assert state(new, "v").rows is None
+        new.commit()
+        assert rows_of(tmp_path, "w") == [7]
+    finally:
+        assert new.stop(30)
+
+
+def test_a_view_reads_only_what_was_built_as_declared(tmp_path: Path, begin: Start) -> None:
+    write(tmp_path, a=1, b=2)
+    config = with_fingerprints(configure(tmp_path, *declared(tmp_path, {"v": "FROM a"})))
+    wait_for(begin(*config.datasets).is_loaded, "all to be loaded")
+    view = config.datasets[-1]
+    assert view.view is not None
+
+    for fingerprints, is_read in ((view.view.fingerprints, True), (("other",), False), ((), True)):
+        source = ViewSource(replace(view, view=replace(view.view, fingerprints=fingerprints)))
+        expected = nullcontext() if is_read else pytest.raises(SourceError, match="has no data yet")
+        with expected, source.open(new_load(tmp_path)) as scan:
+            assert len(scan.paths) == 4
 
 
 def test_a_view_that_cannot_be_loaded_is_tried_again(tmp_path: Path, begin: Start) -> None:

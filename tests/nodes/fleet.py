@@ -1,5 +1,6 @@
 """Nodes over one storage, each with a state directory of its own; all read `a.csv` in the directory of the test."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from datasources.control import DatasetState, RefreshRun
 from nodes import lease
 from nodes import node as module
+from nodes.documents import MANIFEST
 from nodes.node import Node
 from nodes.publisher import Publisher
 from runtimeconf.model import DatasetConfig, RuntimeConfig, SharingRole
@@ -83,6 +85,10 @@ class Fleet:
         assert run.status == "succeeded", run
         assert self.rows(name) == [(number, "x")]
         return run
+
+    def published(self) -> list[str]:
+        """Return the datasets in the shared manifest."""
+        return [one["dataset"] for one in json.loads(self.shared.document(MANIFEST))["snapshots"]]
 
     def publisher(self) -> str | None:
         """Return the name of the node that publishes."""

@@ -80,6 +80,29 @@ def test_a_node_does_not_begin_to_publish_during_a_reload(fleet: Fleet) -> None:
     assert served(fleet.directory / "b", "e") == [(7, "x")]
 
 
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_other_nodes_get_data_that_is_declared_otherwise_once_it_takes_effect(
+    fleet: Fleet, *, takes_effect: bool
+) -> None:
+    dataset, added = with_another(fleet)
+    changed = replace(dataset, acceleration=AccelerationConfig(refresh_sql="SELECT a + 1 AS a, b FROM d"))
+    node = fleet.loaded("a")
+    fleet.loaded("b", "follower")
+
+    node.replace(fleet.config("a", "auto", changed, added, generation=2), [], 30)
+    wait_for(node.is_loaded, "the load")
+    wait_for(lambda: len(fleet.published()) == 2, "the new dataset")
+    time.sleep(0.5)
+    assert (fleet.rows("a"), fleet.rows("b")) == ([(1, "x")], [(1, "x")])
+    if takes_effect:
+        node.commit()
+        fleet.shows("b", 2)
+    else:
+        node.replace(fleet.config("a"), [], 30)
+        fleet.refresh("b", 7)
+    assert fleet.rows("a") == fleet.rows("b")
+
+
 def test_a_node_that_loses_the_lease_during_a_reload_serves_what_is_in_effect(fleet: Fleet) -> None:
     datasets = with_another(fleet)
     node = fleet.loaded("a", "auto", *datasets)
