@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 #: Seconds until a snapshot that was damaged or could not be written is loaded again.
 _RETRY_S = 30.0
 
+#: Requests of one caller for one dataset that may wait for the publisher, which reads them one by one.
+_MAX_REQUESTS = 20
+
 _NOTHING = SharedState(epoch=0, datasets=(), runs={})
 
 
@@ -86,10 +89,12 @@ class Follower:
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held while replacing what was last read
         self._manifest, self._manifest_tag = NOTHING_PUBLISHED, ""
+        self._announced: tuple[set[str], set[str]] = set(), set()
         self._state, self._state_tag = _NOTHING, ""
         self.state_error: str | None = None  # why the state in the storage cannot be read
         self._applied = _NOTHING  # the state whose data is served here
         self._pending: dict[str, tuple[str, RefreshRun]] = {}  # the requested runs and their dataset names
+        self._requested: dict[str, tuple[str, str]] = {}  # the dataset and the caller of each run requested here
         self._errors: dict[str, str] = {}  # why the newest snapshot of a dataset is not served
         self._failed: dict[str, float] = {}  # when a file could not be used
         self.lost: set[str] = set()  # files that the storage does not have as they were published
@@ -117,7 +122,8 @@ class Follower:
             missing = [snapshot for snapshot, one in zip(declared, served, strict=True) if one != snapshot]
             # A cluster reads the data that is served here from the storage.
             kept = served if self._config.engine is not None else ()
-            self._announce({snapshot.file for snapshot in (*missing, *kept) if snapshot is not None}, self._lacks())
+            self._announced = {snapshot.file for snapshot in (*missing, *kept) if snapshot is not None}, self._lacks()
+            self._announce(*self._announced)
             self._failed = {one.file: self._failed[one.file] for one in missing if one.file in self._failed}
             self.lost.intersection_update(one.file for one in missing)
             if [snapshot for snapshot in missing if not self._take(snapshot)] == []:
@@ -171,12 +177,25 @@ class Follower:
         """See `DatasetControl.request_refresh`. The request is passed on to the publisher."""
         dataset = self._dataset(name)
         check_refresh(dataset, options.get("mode"))
+        who = dataset.name, options.get("caller", "")
         try:
+            if self._waiting(who) >= _MAX_REQUESTS:
+                self.look()
+            if self._waiting(who) >= _MAX_REQUESTS:
+                raise DatasetsUnavailableError(
+                    f"{_MAX_REQUESTS} requested refreshes of {dataset.name} have not ended: try again later."
+                )
             run = self._requests.add(dataset, sql, **options)
         except SharedStorageError as exc:
             raise DatasetsUnavailableError(f"{exc} The request cannot be forwarded: try again.") from exc
         self._pending[run.id] = dataset.name, run
+        self._requested[run.id] = who
         return run
+
+    def _waiting(self, who: tuple[str, str]) -> int:
+        """Return the number of requests of a caller for a dataset, made to this node, that have not ended."""
+        self._requested = {run_id: one for run_id, one in [*self._requested.items()] if run_id in self._pending}
+        return list(self._requested.values()).count(who)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """See `DatasetControl.history`. A run has succeeded once its data is served here."""
@@ -333,13 +352,19 @@ class Follower:
         logger.info("Dataset %s has new data", snapshot.dataset, extra={"fields": {"snapshot": path.stem}})
         return True
 
+    def _stay(self) -> None:
+        """Announce again that this node is alive, during a long download."""
+        with suppress(SharedStorageError):
+            self._announce(*self._announced)
+
     def _load(self, snapshot: Snapshot, path: Path) -> bool:
         """Write the file of a snapshot. Return False if the storage no longer has the file."""
         dataset = self._dataset(snapshot.dataset)
         temporary = path.with_name(f"{path.name}.part")
         try:
             deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
-            checksum = self._storage.download(f"{SNAPSHOTS}/{snapshot.file}", temporary, snapshot.size_bytes, deadline)
+            name, size = f"{SNAPSHOTS}/{snapshot.file}", snapshot.size_bytes
+            checksum = self._storage.download(name, temporary, size, deadline, progress=self._stay)
             if checksum is None:
                 self._manifest_tag = ""
                 self._look_at_manifest()

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -180,9 +180,11 @@ class ObjectStorage:
         except (BaseError, OSError) as exc:
             raise _refusal(exc) from exc
 
-    def download(self, name: str, path: Path, size: int, deadline: Deadline) -> str | None:
+    def download(
+        self, name: str, path: Path, size: int, deadline: Deadline, *, progress: Callable[[], None] = lambda: None
+    ) -> str | None:
         """
-        Write an object of *size* bytes to the new file *path*, and sync it to disk.
+        Write an object of *size* bytes to the new file *path*, and sync it to disk. Call *progress* for each part.
 
         Returns:
             The SHA-256 of the content, "" if the size differs, or None if the object does not exist.
@@ -203,6 +205,7 @@ class ObjectStorage:
         with os.fdopen(descriptor, "wb") as file:
             for start in range(0, size, _PART_BYTES):
                 deadline.check()
+                progress()
                 try:
                     part = obstore.get_range(self._files, name, start=start, end=min(size, start + _PART_BYTES))
                 except FileNotFoundError:

@@ -1,3 +1,4 @@
+import json
 import time
 
 import pytest
@@ -5,22 +6,19 @@ from msgspec.structs import replace
 
 from datasources.control import AdmittedSql
 from datasources.errors import (
-    AccelerationDisabledError,
     DatasetError,
     DatasetsUnavailableError,
     SharedStorageError,
-    TimeColumnMissingError,
-    UnknownDatasetError,
 )
 from datasources.refresh.service import DatasetService, load_once
 from nodes import manifest_writer
 from nodes.documents import LEASE, MANIFEST, Holder, Presence, SharedManifest
 from nodes.publisher import Publisher
 from queryengine.manifest import SNAPSHOT_DIRECTORY, parquet_file, read_manifest
-from runtimeconf.model import AccelerationConfig, DatasetConfig, Documentation, EngineConfig, SharingRole
+from runtimeconf.model import DatasetConfig, Documentation, EngineConfig, SharingRole
 from system.addresses import Address
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import accelerated, appended, deadline, declare, finished, served
+from tests.datasources.support import accelerated, appended, deadline, finished, served
 from tests.file_limit import file_limit
 from tests.nodes.fleet import Fleet
 from tests.system.harness import wait_for
@@ -40,36 +38,6 @@ def test_one_node_loads_and_all_serve_the_same_file(fleet: Fleet) -> None:
     assert fleet.publisher() == "a"
     assert len({node.sharing().publisher for node in fleet.nodes.values()}) == 1
     assert all(node.sharing().answered_s is not None for node in fleet.nodes.values())
-
-
-def test_a_refresh_through_any_node_is_listed_by_all_and_succeeds_where_its_data_is_served(fleet: Fleet) -> None:
-    for name in "abc":
-        fleet.loaded(name)
-    fleet.write(2)
-
-    run = fleet.nodes["b"].request_refresh("d")
-
-    for node in fleet.nodes.values():
-        assert run.id in [listed.id for listed in node.history("d")]
-    for name, node in fleet.nodes.items():
-        assert finished(node, run).rows == 1
-        assert fleet.rows(name) == [(2, "x")]
-    wait_for(lambda: not any(name.startswith("requests/") for name in fleet.shared.names()), "the request to go")
-    assert [listed.id for listed in fleet.nodes["c"].history("d")].count(run.id) == 1
-
-
-def test_the_sql_of_a_request_runs_on_the_publisher_which_checks_it_again(fleet: Fleet) -> None:
-    fleet.loaded("a")
-    follower = fleet.loaded("b", "follower")
-    put(fleet.directory, "a.csv", b"a,b\n1,x\n2,y\n")
-
-    run = finished(follower, follower.request_refresh("d", AdmittedSql("SELECT * FROM d WHERE a = 2")))
-    assert (run.rows, fleet.rows("b")) == (1, [(2, "y")])
-
-    for evil in ("SELECT * FROM read_csv('/etc/passwd')", "DROP TABLE d", "SELECT * FROM other"):
-        run = finished(follower, follower.request_refresh("d", AdmittedSql(evil)))
-        assert run.status == "failed"
-    assert fleet.rows("a") == fleet.rows("b") == [(2, "y")]
 
 
 def test_nodes_tell_what_the_yaml_says_of_a_dataset_and_load_it_by_sql_of_datafusion(fleet: Fleet) -> None:
@@ -101,35 +69,6 @@ def test_rows_expire_on_every_node(fleet: Fleet) -> None:
         assert [b for _, b in fleet.rows(name)] == ["new"]
 
 
-@pytest.mark.exhaustive
-def test_requests_that_join_a_queued_run_are_listed_under_their_own_ids(fleet: Fleet) -> None:
-    fleet.loaded("a")
-    follower = fleet.loaded("b", "follower")
-    fleet.write(2)
-    fleet.shared.fault(delay_s=0.5, only="/snapshots/")  # so that the first run takes its time
-
-    ended = [finished(follower, run) for run in [follower.request_refresh("d") for _ in range(4)]]
-
-    assert len({run.id for run in ended}) == 4
-    assert {run.status for run in ended} == {"succeeded"}
-    assert fleet.rows("b") == [(2, "x")]
-
-
-def test_what_a_refresher_refuses_a_follower_refuses_at_once(fleet: Fleet) -> None:
-    once = declare(fleet.directory, "a.csv", name="once", acceleration=AccelerationConfig(enabled=False))
-    fleet.loaded("a", "auto", accelerated(fleet.directory), once)
-    follower = fleet.loaded("b", "follower", accelerated(fleet.directory), once)
-
-    for error, call in (
-        (UnknownDatasetError, lambda: follower.request_refresh("absent")),
-        (UnknownDatasetError, lambda: follower.history("absent")),
-        (AccelerationDisabledError, lambda: follower.request_refresh("once")),
-        (TimeColumnMissingError, lambda: follower.request_refresh("d", mode="append")),
-    ):
-        with pytest.raises(error):
-            call()
-
-
 def test_another_node_publishes_when_the_publisher_dies_and_a_dead_one_cannot_any_more(fleet: Fleet) -> None:
     fleet.loaded("a")
     fleet.loaded("b")
@@ -149,22 +88,6 @@ def test_another_node_publishes_when_the_publisher_dies_and_a_dead_one_cannot_an
     fleet.start("a")
     fleet.shows("a", 3)
     assert fleet.publisher() == "b"
-
-
-@pytest.mark.exhaustive
-def test_a_refresh_that_a_dead_publisher_did_not_carry_out_is_carried_out_by_the_next(fleet: Fleet) -> None:
-    fleet.loaded("a")
-    fleet.loaded("b", "follower")
-    fleet.kill("a")
-    fleet.write(2)
-    follower = fleet.nodes["b"]
-
-    run = follower.request_refresh("d")
-    assert next(listed for listed in follower.history("d") if listed.id == run.id).status == "queued"
-    fleet.start("c")
-
-    assert finished(follower, run).status == "succeeded"
-    assert fleet.rows("b") == [(2, "x")]
 
 
 def test_a_node_that_is_cut_off_says_that_it_does_not_publish_before_another_one_does(fleet: Fleet) -> None:
@@ -351,6 +274,20 @@ def test_a_follower_whose_disk_is_full_says_so_and_loads_when_there_is_room(
         assert (fleet.state("b").status, follower.waiting_for()) == ("Error", ("d",))
         assert list((fleet.directory / "b" / "state" / SNAPSHOT_DIRECTORY).iterdir()) == []
     wait_for(follower.is_loaded, "the load")
+
+
+def test_a_node_stays_one_of_the_live_ones_during_a_long_download(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.loaded("a")
+    before = {name for name in fleet.shared.names() if name.startswith("nodes/")}
+    monkeypatch.setattr("nodes.object_storage._PART_BYTES", 4096)
+    monkeypatch.setattr("nodes.presence.RENEWAL_S", 0.0)
+
+    fleet.loaded("b", "follower")
+
+    (name,) = {name for name in fleet.shared.names() if name.startswith("nodes/")} - before
+    assert json.loads(fleet.shared.document(name))["beat"] > 100
 
 
 def test_a_node_that_cannot_load_what_is_published_does_not_load_from_the_source_instead(
