@@ -95,9 +95,12 @@ class Refresher:
         self._runs = Runs(self._datasets, history, len(builders), self._condition, now=now, chance=chance)
         self._stop = threading.Event()
         self._is_finishing = self._is_moving = False
+        self._is_in_effect = predecessor is None
         if predecessor is None:
             self._runs.forget_outdated()
         else:
+            if not predecessor._is_in_effect:  # noqa: SLF001 (as above)
+                self._runs.forget_refused(predecessor._runs)  # noqa: SLF001 (as above)
             self._datasets.take_over(predecessor._datasets, now())  # noqa: SLF001 (as above)
             self._runs.take_over(predecessor._runs)  # noqa: SLF001 (as above)
         self._threads = [
@@ -133,6 +136,7 @@ class Refresher:
         """See `DatasetManager.commit`."""
         self._datasets.snapshots.drop_undeclared()
         with self._condition:
+            self._is_in_effect = True
             self._runs.forget_outdated()
 
     def start(self) -> None:

@@ -58,6 +58,7 @@ class Runs:
             for entry in datasets
             if entry.config.name in datasets.snapshots.changed
         }
+        self._former = self._outdated
 
     @property
     def are_running(self) -> bool:
@@ -81,6 +82,13 @@ class Runs:
         for name, ids in self._outdated.items():
             self._history.forget_figures(name, ids)
         self._outdated = {}
+
+    def forget_refused(self, refused: "Runs") -> None:
+        """Remove what the runs of *refused*, whose declarations did not take effect, tell about other data."""
+        for name, ids in refused._former.items():  # noqa: SLF001 (of this class)
+            if name in self._datasets:
+                ended = {run.id for run in self._history.runs(name) if run.finished_at}
+                self._history.forget_figures(name, ended - ids)
 
     def take_over(self, former: "Runs") -> None:
         """

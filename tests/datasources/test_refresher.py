@@ -464,7 +464,11 @@ def test_what_runs_tell_about_data_that_is_declared_otherwise_is_forgotten(tmp_p
     assert failed.error is not None
     ids = {run.id: run.rows for run in former.history("d")}
 
-    new = former.replace(configure(tmp_path, narrow), (), 60)
+    refused = former.replace(configure(tmp_path, narrow), (), 60)
+    settled(refused)
+    again = refused.replace(configure(tmp_path, whole), (), 60)
+    assert {run.id: run.rows for run in again.history("d")}.items() >= {**ids, refused.history("d")[0].id: None}.items()
+    new = again.replace(configure(tmp_path, narrow), (), 60)
     settled(new)
     assert {run.id: run.rows for run in new.history("d") if run.id in ids} == ids
     new.commit()
