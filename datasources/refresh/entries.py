@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
 from datasources.errors import UnknownDatasetError
 from datasources.snapshots.directory import SnapshotDirectory
-from queryengine.manifest import Snapshot
+from queryengine.manifest import Snapshot, with_readers
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since, utc_in
 
@@ -133,6 +133,10 @@ def state_of(  # noqa: PLR0913 (by keyword)
     )
 
 
+def _in_any_line(config: DatasetConfig) -> DatasetConfig:
+    return replace(config, line=0)
+
+
 def reads(entry: DatasetEntry) -> tuple[str, ...]:
     """Return the names of the relations that a materialized view reads; none for other datasets."""
     return () if entry.config.view is None else entry.config.view.reads
@@ -176,11 +180,18 @@ class DatasetTable:
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._entries
 
+    def changed_since(self, configs: Collection[DatasetConfig]) -> set[str]:
+        """Return the datasets that differ from those in *configs*, and the materialized views that read one of them."""
+        former = {config.name.lower(): _in_any_line(config) for config in configs}
+        changed = {name for name, entry in self._entries.items() if former.get(name) != _in_any_line(entry.config)}
+        names = with_readers(changed, [entry.config for entry in self])
+        return {entry.config.name for name, entry in self._entries.items() if name in names}
+
     def take_over(self, former: "DatasetTable", now: float) -> None:
         """Keep the entries of datasets whose declarations are unchanged. Queued scheduled loads become due *now*."""
         for name, entry in former._entries.items():  # noqa: SLF001 (of this class)
             declared = self._entries.get(name)
-            if declared is None or replace(entry.config, line=0) != replace(declared.config, line=0):
+            if declared is None or _in_any_line(entry.config) != _in_any_line(declared.config):
                 continue
             entry.config = declared.config
             if entry.waiting is not None and entry.waiting.skips:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from datasources.control import AdmittedSql, DatasetState, RefreshOptions, RefreshRun, RefreshStatus
 from datasources.errors import DatasetError, DatasetsUnavailableError, SnapshotError
 from datasources.refresh.declarations import check_refresh
-from datasources.refresh.entries import DatasetTable, QueueEntry, milliseconds_since
+from datasources.refresh.entries import DatasetEntry, DatasetTable, QueueEntry, milliseconds_since
 from datasources.refresh.history import History
 from datasources.refresh.load_run import carry_out
 from datasources.refresh.refresh_trace import RefreshTrace
@@ -25,7 +25,7 @@ from datasources.refresh.run_log import log_run
 from datasources.refresh.runs import Runs
 from datasources.snapshots.directory import Share, SnapshotDirectory
 from datasources.snapshots.snapshot import Builder, SnapshotBuilder
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import DatasetConfig, RuntimeConfig
 from system.wallclock import utc_now
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Refresher:
         chance: Callable[[], float] = _random.random,
     ) -> None:
         self.generation = config.generation
-        self._now, self._share = now, share
+        self._config, self._now, self._share = config, now, share
         self._successor: Refresher | None = None
         if predecessor is None:
             snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets)
@@ -95,11 +95,14 @@ class Refresher:
         self._runs = Runs(self._datasets, history, len(builders), self._condition, now=now, chance=chance)
         self._stop = threading.Event()
         self._is_finishing = self._is_moving = False
-        self._is_in_effect = predecessor is None
+        #: The declarations that are in effect. What is loaded by others is staged until `commit`.
+        self._in_effect: Sequence[DatasetConfig] = config.datasets
         if predecessor is None:
             self._runs.forget_outdated()
         else:
-            if not predecessor._is_in_effect:  # noqa: SLF001 (as above)
+            self._in_effect = predecessor._in_effect  # noqa: SLF001 (as above)
+            snapshots.hold(self._datasets.changed_since(self._in_effect))
+            if predecessor._config.datasets is not predecessor._in_effect:  # noqa: SLF001 (as above)
                 self._runs.forget_refused(predecessor._runs)  # noqa: SLF001 (as above)
             self._datasets.take_over(predecessor._datasets, now())  # noqa: SLF001 (as above)
             self._runs.take_over(predecessor._runs)  # noqa: SLF001 (as above)
@@ -136,7 +139,7 @@ class Refresher:
         """See `DatasetManager.commit`."""
         self._datasets.snapshots.drop_undeclared()
         with self._condition:
-            self._is_in_effect = True
+            self._in_effect = self._config.datasets
             self._runs.forget_outdated()
 
     def start(self) -> None:
@@ -217,11 +220,17 @@ class Refresher:
         with self._condition:
             # Between this refresher's end and its successor's start, the request would be lost.
             self._condition.wait_for(lambda: self._successor is not None or not self._is_moving)
-            if self._successor is not None:
-                return self._successor.request_refresh(name, sql, run_id=run_id, **options)
+            if (new := self._successor) is not None:
+                if not new.has(entry):  # See `Runs.take_over`.
+                    sql = options["mode"] = None
+                return new.request_refresh(name, sql, run_id=run_id, **options)
             if self._stop.is_set() and not self._is_finishing:
                 raise DatasetsUnavailableError  # Nothing would run the request or record its result.
             return self._runs.request(entry, sql, run_id=run_id, **options)
+
+    def has(self, entry: DatasetEntry) -> bool:
+        """Return whether *entry* is one of this refresher, because its declaration has not changed."""
+        return any(one is entry for one in self._datasets)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """See `DatasetControl.history`."""

@@ -4,7 +4,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Protocol
@@ -80,7 +80,8 @@ class SnapshotDirectory:
         #: The datasets that were published as declared otherwise when the current declarations came.
         self.changed: frozenset[str] = frozenset()
         self._undeclared: frozenset[str] = frozenset()  # published files that do not match the current declarations
-        self._staged: dict[str, Snapshot] = {}  # will replace undeclared snapshots, which statements read until then
+        self._held: frozenset[str] = frozenset()  # datasets whose loads are staged although their snapshots match
+        self._staged: dict[str, Snapshot] = {}  # will replace snapshots that statements read until then
         self._superseded: list[Snapshot] = []  # may reappear after a power failure
         self._seen: Signature = None  # of the last manifest known to be correct
         self._stamps: dict[str, _Stamp | None] = {}  # of the snapshot files last known to be good
@@ -112,11 +113,16 @@ class SnapshotDirectory:
             self._stage({})
             fitting = self._fit(self._manifest.snapshots, datasets)
             unfit = [one for one in self._manifest.snapshots if one not in fitting]
-            self._undeclared = frozenset(one.file for one in unfit)
+            self._undeclared, self._held = frozenset(one.file for one in unfit), frozenset()
             self.changed = frozenset(one.dataset for one in unfit)
             self._serve(self._manifest)
         for snapshot in discarded:
             self.discard(snapshot)
+
+    def hold(self, datasets: Collection[str]) -> None:
+        """After `redeclare`, also stage what is loaded of *datasets*, although their snapshots fit the declarations."""
+        with self._lock:
+            self._held = frozenset(datasets)
 
     def drop_undeclared(self) -> None:
         """
@@ -126,10 +132,10 @@ class SnapshotDirectory:
             SnapshotError: The manifest cannot be written. Nothing changes.
         """
         with self._lock:
-            dropped = [one for one in self._manifest.snapshots if one.file in self._undeclared]
+            dropped = [one for one in self._manifest.snapshots if self._snapshots.get(one.dataset) != one]
             if dropped or self._staged:
                 self._write(self._next(tuple(self._snapshots.values())))
-            self._undeclared = frozenset()
+            self._undeclared = self._held = frozenset()
             self._stage({})
         for snapshot in dropped:
             self.discard(snapshot)
@@ -137,7 +143,10 @@ class SnapshotDirectory:
     def stages(self, dataset: str) -> bool:
         """Return whether a snapshot of *dataset* is staged, because statements still read the one that it replaces."""
         with self._lock:
-            return any(one.dataset == dataset and one.file in self._undeclared for one in self._manifest.snapshots)
+            return any(one.dataset == dataset and self._stays(one) for one in self._manifest.snapshots)
+
+    def _stays(self, served: Snapshot) -> bool:
+        return served.file in self._undeclared or served.dataset in self._held
 
     def built_bytes(self, file: str) -> int | None:
         """Return the bytes of the snapshot *file* written so far; None if there is no file yet."""
@@ -159,7 +168,7 @@ class SnapshotDirectory:
             snapshots = {one.dataset: one for one in self._manifest.snapshots}
             superseded = snapshots.pop(snapshot.dataset, None)
             snapshots[snapshot.dataset] = snapshot
-            if superseded is not None and superseded.file in self._undeclared:
+            if superseded is not None and self._stays(superseded):
                 self._replace_staged(snapshot)
                 return
             try:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from datasources.control import AdmittedSql, RefreshRun
 from datasources.deadline import Deadline
@@ -457,4 +458,29 @@ def test_a_request_that_is_not_due_loads_as_declared_after_a_reload(tmp_path: Pa
     new = former.replace(configure(tmp_path, dataset), (), 60)
 
     assert [queued.sql for queued in new._runs._queue] == [None]
+    assert new.stop(30)
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_what_another_declaration_loads_is_served_once_it_takes_effect(
+    tmp_path: Path, begin: Start, *, takes_effect: bool
+) -> None:
+    put(tmp_path, "a.csv", "a,b\n1,x\n")
+    dataset = accelerated(tmp_path)
+    former = begin(dataset)
+    put(tmp_path, "a.csv", "a,b\n2,y\n")
+    # The definition stays the same, so the present data fits both.
+    new = former.replace(configure(tmp_path, replace(dataset, on_schema_change="accept")), (), 60)
+
+    run = former.request_refresh("d", AdmittedSql("SELECT a FROM d"))  # It comes too late for the former declaration.
+    assert finished(new, run).status == "succeeded"
+    assert (served(tmp_path), new.is_loaded()) == ([(1, "x")], True)
+    if takes_effect:
+        new.commit()
+    else:
+        new = new.replace(configure(tmp_path, dataset), (), 60)
+        assert served(tmp_path) == [(1, "x")]
+        finished(new, new.request_refresh("d"))
+    assert served(tmp_path) == [(2, "y")]
+    assert len([*(tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir()]) == 1
     assert new.stop(30)
