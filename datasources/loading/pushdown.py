@@ -165,7 +165,8 @@ def _value(node: _Node, connection: duckdb.DuckDBPyConnection) -> Value | None:
     """Return the value of a literal; None for another node or a value that Python cannot represent exactly."""
     if node.get("class") == "CAST" and not node.get("try_cast"):
         child, kind = node["child"].get("literal", {}), node["type_expr"].get("type_name", "").lower()
-        return _time(child["text"], kind, connection) if child.get("kind") == "STRING" and kind in _TIMES else None
+        text = child.get("text", "")  # An empty text is left out.
+        return _time(text, kind, connection) if child.get("kind") == "STRING" and kind in _TIMES else None
     written = node.get("literal", {}) if node.get("class") == "CONSTANT" else {}
     text = written.get("text", "")
     match written.get("kind"):
