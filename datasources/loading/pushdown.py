@@ -7,7 +7,7 @@ WHERE excludes, all rows are needed. The source may therefore read too much, but
 including its WHERE, then runs on the rows that the source returns.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -130,7 +130,10 @@ def _bounds(root: _Node, nodes: Iterable[_Node], connection: duckdb.DuckDBPyConn
     given = {item["alias"].lower() for item in root["select_list"] if "alias" in item}
     given.update(_relation_names(table))
     for conjunct in _conjuncts(root.get("where_clause", {})):
-        for left, operator, right in _comparisons(conjunct):
+        comparisons = list(_comparisons(conjunct))
+        if len(comparisons) > 1 and not _are_alike([_value(right, connection) for _, _, right in comparisons]):
+            continue
+        for left, operator, right in comparisons:
             sides = ((left, operator, right), (right, _MIRRORED[operator], left))
             for name, towards, constant in sides:
                 column, value = _column(name), _value(constant, connection)
@@ -154,6 +157,15 @@ def _comparisons(node: _Node) -> Iterator[tuple[_Node, Operator, _Node]]:
     elif node.get("type") == "COMPARE_BETWEEN":
         yield node["input"], ">=", node["lower"]
         yield node["input"], "<=", node["upper"]
+
+
+def _are_alike(ends: Sequence[Value | None]) -> bool:
+    """
+    Return whether BETWEEN compares the column with each of *ends*, its bounds, as it would with that one alone.
+
+    It casts its operands to one type, so a double at one end rounds the column for the other end as well.
+    """
+    return None not in ends and len({isinstance(end, float) for end in ends}) == 1
 
 
 def _column(node: _Node) -> str | None:

@@ -69,7 +69,11 @@ def test_columns(sql: str, columns: set[str] | None) -> None:
             [("a", ">", 5), ("b", "<=", -2), ("c", "=", 1000), ("e", "<", Decimal("2.50"))],
         ),
         ("5 < a AND 5 >= b", [("a", ">", 5), ("b", "<=", 5)]),
-        ("a BETWEEN 1 AND 1e3", [("a", ">=", 1), ("a", "<=", 1000.0)]),
+        ("a BETWEEN 1 AND 2.5", [("a", ">=", 1), ("a", "<=", Decimal("2.5"))]),
+        ("a BETWEEN 1e0 AND 1e3", [("a", ">=", 1.0), ("a", "<=", 1000.0)]),
+        # A double makes all three operands doubles: 2^53 + 1 BETWEEN 0e0 AND 2^53 is true.
+        ("a BETWEEN 0e0 AND 9007199254740992 AND a BETWEEN b AND 9007199254740992", []),
+        ("9007199254740992 BETWEEN a AND b", []),
         ("a = 'it''s' AND b > DATE '2024-02-29'", [("a", "=", "it's"), ("b", ">", date(2024, 2, 29))]),
         ("a > TIMESTAMP '2024-01-01 12:00:00.5'", [("a", ">", datetime.fromisoformat("2024-01-01T12:00:00.5"))]),
         ("a > '2024-01-01 12:00:00+02'::TIMESTAMPTZ", [("a", ">", datetime(2024, 1, 1, 10, tzinfo=UTC))]),
