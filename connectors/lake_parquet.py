@@ -225,8 +225,10 @@ class _File:
             opened, metadata=self._metadata, buffer_size=ahead, pre_buffer=False, coerce_int96_timestamp_unit="us"
         )
         of_leaves = [self._metadata.schema.column(index) for index in range(self._metadata.num_columns)]
-        old = {leaf.path.split(".")[0] for leaf in of_leaves if leaf.physical_type == "INT96"}
-        self._old = [name for name in self._read if name in old]
+        old = [leaf.path.split(".") for leaf in of_leaves if leaf.physical_type == "INT96"]
+        # A path does not show which of its dots belong to a name.
+        starts = {".".join(path[:count]) for path in old for count in range(1, len(path) + 1)}
+        self._old = [name for name in self._read if name in starts]
         self._exact = pq.ParquetFile(opened, metadata=self._metadata, buffer_size=ahead, pre_buffer=False)
         folded = {key.lower(): key for key in found if isinstance(key, str)}
         for column in missing:

@@ -328,7 +328,9 @@ def _array_column(name: str, element: int, modifier: int) -> Column:
     array, wrong = f"{quoted}[:]", "'[2:2]={NULL}'"
     engine_type = None
     if element not in _AS_THEY_ARE:
-        of_text = f"{_IN_ENGINE_FORM.get(element, '{}::text')}::text[]".replace("{}", array)
+        # Each element is cast on its own: the text of an array separates boxes, and types of extensions, by other
+        # characters than commas.
+        of_text = f"{_IN_ENGINE_FORM.get(element, '{}')}::text[]".replace("{}", array)
         array, wrong = of_text, f"{wrong}::text[]"
         engine_type = _ELEMENTS.get(element) if element != _NUMERIC else _decimal(modifier)
     return Column(

@@ -7,7 +7,7 @@ WHERE excludes, all rows are needed. The source may therefore read too much, but
 including its WHERE, then runs on the rows that the source returns.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -130,7 +130,10 @@ def _bounds(root: _Node, nodes: Iterable[_Node], connection: duckdb.DuckDBPyConn
     given = {item["alias"].lower() for item in root["select_list"] if "alias" in item}
     given.update(_relation_names(table))
     for conjunct in _conjuncts(root.get("where_clause", {})):
-        for left, operator, right in _comparisons(conjunct):
+        comparisons = list(_comparisons(conjunct))
+        if len(comparisons) > 1 and not _are_alike([_value(right, connection) for _, _, right in comparisons]):
+            continue
+        for left, operator, right in comparisons:
             sides = ((left, operator, right), (right, _MIRRORED[operator], left))
             for name, towards, constant in sides:
                 column, value = _column(name), _value(constant, connection)
@@ -156,6 +159,15 @@ def _comparisons(node: _Node) -> Iterator[tuple[_Node, Operator, _Node]]:
         yield node["input"], "<=", node["upper"]
 
 
+def _are_alike(ends: Sequence[Value | None]) -> bool:
+    """
+    Return whether BETWEEN compares the column with each of *ends*, its bounds, as it would with that one alone.
+
+    It casts its operands to one type, so a double at one end rounds the column for the other end as well.
+    """
+    return None not in ends and len({isinstance(end, float) for end in ends}) == 1
+
+
 def _column(node: _Node) -> str | None:
     names: list[str] = node["column_names"] if node.get("class") == "COLUMN_REF" else []
     return names[0].lower() if len(names) == 1 else None
@@ -165,7 +177,8 @@ def _value(node: _Node, connection: duckdb.DuckDBPyConnection) -> Value | None:
     """Return the value of a literal; None for another node or a value that Python cannot represent exactly."""
     if node.get("class") == "CAST" and not node.get("try_cast"):
         child, kind = node["child"].get("literal", {}), node["type_expr"].get("type_name", "").lower()
-        return _time(child["text"], kind, connection) if child.get("kind") == "STRING" and kind in _TIMES else None
+        text = child.get("text", "")  # An empty text is left out.
+        return _time(text, kind, connection) if child.get("kind") == "STRING" and kind in _TIMES else None
     written = node.get("literal", {}) if node.get("class") == "CONSTANT" else {}
     text = written.get("text", "")
     match written.get("kind"):

@@ -108,7 +108,9 @@ class UnionRenderer(Renderer):
         return sum(member.size(child) for member, child in self._children(array))
 
     def _chosen(self, array: pa.UnionArray, texts: Sequence[pa.StringArray]) -> pa.StringArray:
-        return pc.choose(pc.cast(array.type_codes, pa.int64()), *texts)
+        # The property type_codes ignores the offset of a slice.
+        codes = pa.Array.from_buffers(pa.int8(), len(array), [None, array.buffers()[1]], offset=array.offset)
+        return pc.choose(pc.cast(codes, pa.int64()), *texts)
 
     def _children(self, array: pa.UnionArray) -> list[tuple[Renderer, pa.Array]]:
         return [(member, array.field(position)) for position, member in enumerate(self._members)]

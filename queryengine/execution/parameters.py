@@ -150,6 +150,11 @@ def _check_alike(name: str, values: list[Any]) -> None:
         raise ParameterError(f"The value of {name} contains a list with values of different types.")
     if kinds == {float}:
         integers = [value for value in values if isinstance(value, int)]
+        # The engine converts HUGEINT and UHUGEINT in one list to DOUBLE.
+        if max(integers, default=0) >= 2**127 and any(
+            not -(2**63) <= value < 2**64 for value in integers if value < 2**127
+        ):
+            raise ParameterError(f"The value of {name} contains a list with integers that would be rounded.")
         if len(integers) < len(values) and any(int(float(value)) != value for value in integers):
             raise ParameterError(
                 f"The value of {name} contains a list with a decimal and an integer that would be rounded."

@@ -328,6 +328,18 @@ def test_a_struct_that_holds_a_union_in_slices_of_a_batch(connection: duckdb.Duc
     assert [row["v"]["m"] for row in rows] == [{str(number): {}} for number in range(5000)]
 
 
+def test_a_union_of_several_members_in_slices_of_a_batch(connection: duckdb.DuckDBPyConnection) -> None:
+    kind = "UNION(a BIGINT, b VARCHAR)"
+    value = f"CASE WHEN i % 3 = 0 THEN i::{kind} ELSE ('x' || i)::{kind} END"
+    sql = f"SELECT {value} AS u, [{value}] AS l, repeat('x', 3000) AS t FROM range(5000) t(i)"
+
+    rows = json.loads(answer(connection, sql))
+
+    expected = [number if number % 3 == 0 else f"x{number}" for number in range(5000)]
+    assert [row["u"] for row in rows] == expected
+    assert [row["l"] for row in rows] == [[value] for value in expected]
+
+
 @pytest.mark.parametrize(("members", "expected"), [(128, 1), (129, "1"), (255, "1")])
 def test_a_union_of_many_members(connection: duckdb.DuckDBPyConnection, members: int, expected: object) -> None:
     kind = f"UNION({', '.join(f'm{number} BIGINT' for number in range(members))})"

@@ -5,7 +5,8 @@ import { type Data, DateUnit, type Field, Precision, TimeUnit, Type, type Vector
 /** Return the text of one value of *data*, or null for a null value. As JSON, strings are quoted. */
 type Reader = (data: Data, index: number) => string | null;
 
-const decoder = new TextDecoder();
+// Without this option, a byte order mark at the start of a text would be dropped.
+const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 const bytesOf = (data: Data, index: number): Uint8Array =>
   (data.values as Uint8Array).subarray(data.valueOffsets[index], data.valueOffsets[index + 1]);
 

@@ -138,3 +138,9 @@ def test_numbers_that_json_lacks_have_a_name(page: Page) -> None:
     page.run("SELECT 'nan'::DOUBLE, 'inf'::DOUBLE, '-inf'::FLOAT, DATE 'infinity', TIMESTAMP '-infinity'")
 
     assert [page.cell(0, column) for column in range(5)] == ["NaN", "Infinity", "-Infinity", "infinity", "-infinity"]
+
+
+def test_a_byte_order_mark_in_a_text_is_kept(page: Page) -> None:
+    page.run("SELECT chr(65279) || 'x', [chr(65279)]")
+
+    assert [page.cell(0, column) for column in range(2)] == ["<U+FEFF>x", '["<U+FEFF>"]']
