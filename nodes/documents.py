@@ -125,14 +125,14 @@ class Presence(_Document, frozen=True, kw_only=True):
     Shows that a node is alive: `beat` increases.
 
     `reads` are the snapshot files that the node is about to load, and `lacks` the datasets that it waits for because
-    nobody has published them.
+    nobody has published them as it declares them, each with the `fingerprint` of its declaration.
     """
 
     _NAME = NODES
 
     beat: Count
     reads: tuple[str, ...]
-    lacks: tuple[str, ...] = ()
+    lacks: Mapping[str, str] = {}
 
 
 class RefreshRequest(_Document, frozen=True, kw_only=True):

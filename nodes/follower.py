@@ -27,11 +27,12 @@ from datasources.errors import (
 )
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh.entries import holds_up_ready, state_of
-from datasources.refresh.history import MAX_RUNS
+from datasources.refresh.history import FORMER, MAX_RUNS
 from datasources.snapshots.directory import SnapshotDirectory, as_declared
-from datasources.snapshots.snapshot import Builder, Verifier, remove
+from datasources.snapshots.snapshot import Builder, Verifier, fingerprint, remove
 from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, STATE, SharedManifest, SharedState
 from nodes.object_storage import ObjectStorage
+from nodes.presence import NOTHING
 from nodes.requests import Requests
 from queryengine.manifest import Snapshot, snapshot_path, sync_directory
 from runtimeconf.model import DatasetConfig, RuntimeConfig
@@ -49,8 +50,8 @@ _NOTHING = SharedState(epoch=0, datasets=(), runs={})
 
 def _of_declared_names(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
     """Return the snapshots of declared datasets, regardless of what they were built from."""
-    names = {dataset.name for dataset in datasets}
-    return [one for one in snapshots if one.dataset in names]
+    names = {dataset.name.lower() for dataset in datasets}
+    return [one for one in snapshots if one.dataset.lower() in names]
 
 
 class Follower:
@@ -61,7 +62,7 @@ class Follower:
         config: The runtime's configuration. Its sources are not read.
         storage: The shared storage.
         announce: Called with the files of snapshots that are about to be loaded, and with the datasets that nobody has
-            published, if this node could load them itself.
+            published as declared here, with their fingerprints, if this node could load them itself.
         stop: Interrupts the loading of a snapshot when set.
         own_runs: The finished runs from the time when this node published, by dataset name. Runs that the other nodes
             do not know, because the storage did not respond, stay in this node's list.
@@ -74,7 +75,7 @@ class Follower:
         self,
         config: RuntimeConfig,
         storage: ObjectStorage,
-        announce: Callable[[Collection[str], Collection[str]], None],
+        announce: Callable[[Collection[str], Mapping[str, str]], None],
         stop: threading.Event,
         own_runs: Mapping[str, Sequence[RefreshRun]],
     ) -> None:
@@ -84,12 +85,14 @@ class Follower:
         self._stop = stop
         self._own_runs = own_runs
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
-        self._snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, _of_declared_names)
+        # A node that never publishes need not know where data comes from.
+        self._fit = as_declared if config.snapshots and config.snapshots.role != "follower" else _of_declared_names
+        self._snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, self._fit)
         self._verifier = Verifier(config.state_dir)
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held while replacing what was last read
         self._manifest, self._manifest_tag = NOTHING_PUBLISHED, ""
-        self._announced: tuple[set[str], set[str]] = set(), set()
+        self._announced: tuple[set[str], Mapping[str, str]] = set(), NOTHING
         self._state, self._state_tag = _NOTHING, ""
         self.state_error: str | None = None  # why the state in the storage cannot be read
         self._applied = _NOTHING  # the state whose data is served here
@@ -97,6 +100,7 @@ class Follower:
         self._requested: dict[str, tuple[str, str]] = {}  # the dataset and the caller of each run requested here
         self._errors: dict[str, str] = {}  # why the newest snapshot of a dataset is not served
         self._failed: dict[str, float] = {}  # when a file could not be used
+        self._unfit: set[str] = set()  # published datasets that are not as declared here
         self.lost: set[str] = set()  # files that the storage does not have as they were published
         self._was_tried = False
         self._committed = config.generation
@@ -116,8 +120,8 @@ class Follower:
             else:
                 self._look_at_manifest()
             self._repair()
-            names = {dataset.name.lower() for dataset in self._config.loaded_datasets}
-            declared = [snapshot for snapshot in self._manifest.snapshots if snapshot.dataset.lower() in names]
+            declared = self._fit(self._manifest.snapshots, self._config.loaded_datasets)
+            self._unfit = {one.dataset for one in self._manifest.snapshots} - {one.dataset for one in declared}
             served = [self._snapshots.snapshot(snapshot.dataset) for snapshot in declared]
             missing = [snapshot for snapshot, one in zip(declared, served, strict=True) if one != snapshot]
             # A cluster reads the data that is served here from the storage.
@@ -134,7 +138,7 @@ class Follower:
 
     def behind(self) -> list[Snapshot]:
         """Return the published snapshots that this node could not load, but whose rows it would need to publish."""
-        needed = as_declared(self._manifest.snapshots, self._config.loaded_datasets)
+        needed = self._fit(self._manifest.snapshots, self._config.loaded_datasets)
         return [one for one in needed if self._snapshots.snapshot(one.dataset) != one]
 
     def look(self) -> None:
@@ -207,6 +211,8 @@ class Follower:
             else replace(run, status="running", phase="publishing", finished_at=None)
             for run in self._state.runs.get(dataset.name, ())
         ]
+        if dataset.name in self._unfit:
+            runs = [replace(run, rows=None, bytes=None, error=run.error and FORMER) for run in runs]
         listed = {run.id for run in runs}
         pending = [run for of, run in list(self._pending.values()) if of == dataset.name and run.id not in listed]
         return self._with_own(dataset.name, (*reversed(pending), *runs))
@@ -251,18 +257,18 @@ class Follower:
         }
         return {name: self._with_own(name, runs) for name, runs in shared.items()}
 
-    def _lacks(self) -> set[str]:
+    def _lacks(self) -> Mapping[str, str]:
         """
-        Return the datasets that this node would load itself if it published, because nobody has published them.
+        Return the datasets that this node would load itself if it published, because nobody has, with fingerprints.
 
         During a reload there are none: this node still serves data that it would drop if it published.
         """
         shared = self._config.snapshots
         if shared is None or shared.role == "follower" or self._config.generation != self._committed:
-            return set()
-        published = {snapshot.dataset for snapshot in self._manifest.snapshots}
-        names = {dataset.name for dataset in self._config.loaded_datasets} - published
-        return {name for name in names if self._snapshots.snapshot(name) is None}
+            return NOTHING
+        published = {one.dataset for one in self._manifest.snapshots} - self._unfit
+        missing = [one for one in self._config.loaded_datasets if one.name not in published]
+        return {one.name: fingerprint(one) for one in missing if self._snapshots.snapshot(one.name) is None}
 
     def _dataset(self, name: str) -> DatasetConfig:
         try:
@@ -275,12 +281,16 @@ class Follower:
         return holds_up_ready(self._config, dataset, snapshot, checked_at, was_tried=self._was_tried)
 
     def _checked_at(self, dataset: DatasetConfig) -> str | None:
-        told = self._applied.by_name.get(dataset.name)
+        told = self._told(dataset)
         return None if told is None else told.checked_at
+
+    def _told(self, dataset: DatasetConfig) -> DatasetState | None:
+        """Return what the publisher reports of the data that is served here; None if it is not what is published."""
+        return None if dataset.name in self._unfit else self._applied.by_name.get(dataset.name)
 
     def _state_of(self, dataset: DatasetConfig) -> DatasetState:
         snapshot = self._snapshots.snapshot(dataset.name)
-        told = self._applied.by_name.get(dataset.name)
+        told = self._told(dataset)
         error = self._errors.get(dataset.name) or (None if told is None else told.error)
         status: DatasetStatus | None = None if error is None else "Error"
         if error is None and snapshot is not None and told is not None and told.status == "Refreshing":

@@ -133,7 +133,7 @@ class ManifestWriter:
 
     def align(self, names: Collection[str], served: Collection[Snapshot], deadline: Deadline) -> None:
         """
-        Withdraw datasets that are not in *names*, and publish the *served* snapshots that are not yet published.
+        Withdraw datasets that are not in *names*, and publish those *served* that are not published as declared.
 
         Raises:
             SnapshotError: See `publish`.
@@ -142,9 +142,9 @@ class ManifestWriter:
             kept = tuple(one for one in self._manifest.snapshots if one.dataset in names)
             if kept != self._manifest.snapshots:
                 self._replace(kept)
-            published = {one.dataset for one in kept}
+            published = {one.dataset: one.source for one in kept}
         for snapshot in served:
-            if snapshot.dataset not in published:
+            if published.get(snapshot.dataset) != snapshot.source:
                 self.publish(snapshot, deadline)
 
     def settle(self) -> None:

@@ -6,14 +6,17 @@ observing node's clock. A node that comes back writes its document again.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from typing import Final
 
 from datasources.errors import SharedStorageError
 from nodes.documents import NODES, Presence
 from nodes.lease import LastSeen
 from nodes.object_storage import ObjectStorage, within
 
+#: What a node lacks that has everything.
+NOTHING: Final[Mapping[str, str]] = {}
 #: Seconds between two renewals.
 RENEWAL_S = 10.0
 #: Seconds without a renewal after which a node counts as gone.
@@ -32,16 +35,17 @@ class Nodes:
         self._written = Presence(beat=0, reads=())
         self._due = 0.0
 
-    def announce(self, reads: Collection[str], lacks: Collection[str] = ()) -> None:
+    def announce(self, reads: Collection[str], lacks: Mapping[str, str] = NOTHING) -> None:
         """
         Announce that this node is alive, is about to load the snapshots with the files *reads*, and waits for *lacks*.
 
-        The document is written only if it is due or has changed. *lacks* are datasets that nobody has published.
+        The document is written only if it is due or has changed. *lacks* are datasets that nobody has published as this
+        node declares them, with the fingerprints of their declarations.
 
         Raises:
             SharedStorageError: The storage does not respond.
         """
-        told = tuple(sorted(reads)), tuple(sorted(lacks))
+        told = tuple(sorted(reads)), dict(lacks)
         if told != (self._written.reads, self._written.lacks) or self._now() >= self._due:
             self._written = Presence(beat=self._written.beat + 1, reads=told[0], lacks=told[1])
             self._storage.put(f"{NODES}/{self._name}", self._written.encode())
@@ -78,6 +82,6 @@ class Nodes:
         self._alive = alive
         return {file for _, presence in alive.values() for file in presence.reads}
 
-    def lacks(self) -> set[tuple[str, str]]:
-        """Return the nodes, by object name, and the datasets that they lack, as of the last `reads`."""
-        return {(name, dataset) for name, (_, presence) in self._alive.items() for dataset in presence.lacks}
+    def lacks(self) -> set[tuple[str, str, str]]:
+        """Return the nodes, by object name, and what they lack, with its fingerprint, as of the last `reads`."""
+        return {(name, *lack) for name, (_, presence) in self._alive.items() for lack in presence.lacks.items()}

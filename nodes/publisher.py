@@ -51,7 +51,7 @@ class Publisher:
         refresher: Refresher,
     ) -> None:
         self.manifest, self.control = manifest, refresher
-        self.unknown: set[tuple[str, str]] = set()  # nodes, and what they wait for although it is not declared here
+        self.unknown: set[tuple[str, str]] = set()  # nodes, and what they wait for that is not declared so here
         self._is_aligned = False
         self._config, self._storage, self._nodes = config, storage, nodes
         self._in_effect = config  # during a reload, the former configuration
@@ -102,8 +102,8 @@ class Publisher:
         if time.monotonic() >= self._removal_due:
             self._removal_due = time.monotonic() + _REMOVAL_S
             missing = self.manifest.remove_unused(self._nodes.reads())
-            names = {dataset.name for dataset in self._config.datasets}
-            self.unknown = {(node, name) for node, name in self._nodes.lacks() if name not in names}
+            own = {(dataset.name, fingerprint(dataset)) for dataset in self._config.datasets}
+            self.unknown = {(node, name) for node, name, source in self._nodes.lacks() if (name, source) not in own}
             for snapshot in set(missing).intersection(read_manifest(self._config.state_dir).snapshots):
                 logger.warning(
                     "The snapshot of %s is missing from the shared storage: it will be uploaded again", snapshot.dataset

@@ -40,10 +40,10 @@ def datasets_of(caller: Principal) -> list[dict[str, Any]]:
     """Return the datasets that *caller* may name, in configuration order."""
     control = get_datasets()
     states = [state for state in control.datasets() if caller.may_name(state.name)]
-    if caller.scope is not None:
-        states = list(map(_without_parent, states))
     if not _is_for(caller, control):
         states = list(map(_as_declared, states))
+    if caller.scope is not None:
+        states = list(map(_without_parent, states))
     shown = [_without_figures(state) if caller.rule_of(state.name) else state for state in states]
     return [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in shown]
 
@@ -123,10 +123,18 @@ def _is_for(caller: Principal, control: DatasetControl) -> bool:
 
 
 def _as_declared(state: DatasetState) -> DatasetState:
-    """Return *state*, which is that of another configuration, without figures and with the descriptions of ours."""
-    own = next((one.documentation for one in get_config().datasets if one.name == state.name), Documentation())
-    shown = replace(_without_figures(state), refreshed_at=None, checked_at=None, age_s=None)
-    return replace(shown, description=own.description, metadata=dict(own.metadata))
+    """Return *state*, which is that of another configuration, without figures and as our configuration declares it."""
+    own = next((one for one in get_config().datasets if one.name == state.name), None)
+    shown = replace(_without_figures(state), refreshed_at=None, checked_at=None, next_refresh_at=None, age_s=None)
+    if own is None:
+        return replace(shown, from_="", acceleration_enabled=False, description=None, metadata={})
+    return replace(
+        shown,
+        from_=own.from_,
+        acceleration_enabled=own.acceleration.enabled,
+        description=own.documentation.description,
+        metadata=dict(own.documentation.metadata),
+    )
 
 
 def _without_parent(state: DatasetState) -> DatasetState:

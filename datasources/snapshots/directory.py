@@ -111,8 +111,7 @@ class SnapshotDirectory:
         with self._lock:
             discarded = list(self._staged.values())
             self._stage({})
-            fitting = self._fit(self._manifest.snapshots, datasets)
-            unfit = [one for one in self._manifest.snapshots if one not in fitting]
+            unfit = self._unfit(self._manifest, datasets)
             self._undeclared, self._held = frozenset(one.file for one in unfit), frozenset()
             self.changed = frozenset(one.dataset for one in unfit)
             self._serve(self._manifest)
@@ -311,6 +310,13 @@ class SnapshotDirectory:
             return None
         return found.st_ino, found.st_size, found.st_ctime_ns
 
+    def _unfit(self, manifest: Manifest, datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+        fitting = self._fit(manifest.snapshots, datasets)
+        unfit = [one for one in manifest.snapshots if one not in fitting]
+        for name in _redefined(unfit, {dataset.name: dataset for dataset in datasets}):
+            logger.info("The definition of dataset %s changed: it will be reloaded", name)
+        return unfit
+
     def _recover(self, datasets: Sequence[DatasetConfig]) -> Manifest:
         try:
             found = read_manifest(self._state_dir)
@@ -320,10 +326,10 @@ class SnapshotDirectory:
             found = Manifest(generation=int(time.time()))
             write_manifest(self._state_dir, found)
             return found
-        fitting = self._fit(found.snapshots, datasets)
-        self.changed = frozenset(one.dataset for one in found.snapshots if one not in fitting)
+        unfit = self._unfit(found, datasets)
+        self.changed = frozenset(one.dataset for one in unfit)
         with closing(Verifier(self._state_dir)) as verifier:
-            kept = tuple(filter(verifier.is_good, fitting))
+            kept = tuple(one for one in found.snapshots if one not in unfit and verifier.is_good(one))
         if kept != found.snapshots:
             found = Manifest(generation=found.generation + 1, snapshots=kept)
             write_manifest(self._state_dir, found)
@@ -335,19 +341,13 @@ Fit = Callable[[Sequence[Snapshot], Sequence[DatasetConfig]], list[Snapshot]]
 
 
 def as_declared(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
-    """Return the snapshots of declared datasets whose definition has not changed."""
+    """Return the snapshots of declared datasets whose definition has not changed, nor that of what they read."""
     declared = {dataset.name: dataset for dataset in datasets}
-    changed = _changed(snapshots, declared)
-    return [one for one in snapshots if one.dataset in declared and one.dataset not in changed]
+    names = with_readers({name.lower() for name in _redefined(snapshots, declared)}, datasets)
+    return [one for one in snapshots if one.dataset in declared and one.dataset.lower() not in names]
 
 
-def _changed(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig]) -> set[str]:
-    """Return the datasets whose definition differs from their snapshot's, and the views that read one of them."""
-    changed = set()
-    for snapshot in snapshots:
-        dataset = declared.get(snapshot.dataset)
-        if dataset is not None and fingerprint(dataset) != snapshot.source:
-            logger.info("The definition of dataset %s changed: it will be reloaded", dataset.name)
-            changed.add(dataset.name)
-    names = with_readers({name.lower() for name in changed}, declared.values())
-    return {name for name in declared if name.lower() in names}
+def _redefined(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig]) -> list[str]:
+    """Return the declared datasets whose definition differs from that of their snapshot."""
+    found = ((one, declared.get(one.dataset)) for one in snapshots)
+    return [one.dataset for one, dataset in found if dataset is not None and fingerprint(dataset) != one.source]

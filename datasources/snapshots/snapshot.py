@@ -81,14 +81,14 @@ def with_fingerprints(config: RuntimeConfig) -> RuntimeConfig:
     """
     Return *config* with the fingerprint of each loaded dataset, so that nothing reads data built otherwise.
 
-    Statements of runtimes with shared snapshots do, because these may declare data differently for some time, and serve
-    what one of them publishes. Their materialized views do not.
+    Nodes that never publish serve what is published, because they need not know where it comes from.
     """
     found = {one.name.lower(): fingerprint(one) for one in config.loaded_datasets}
+    follows = config.snapshots is not None and config.snapshots.role == "follower"
 
     def marked(one: DatasetConfig) -> DatasetConfig:
         view = one.view and replace(one.view, fingerprints=tuple(found[name] for name in one.view.reads))
-        return replace(one, view=view, fingerprint="" if config.snapshots else found.get(one.name.lower(), ""))
+        return replace(one, view=view, fingerprint="" if follows else found.get(one.name.lower(), ""))
 
     return replace(config, datasets=tuple(map(marked, config.datasets)))
 

@@ -77,13 +77,13 @@ class Fleet:
     def state(self, name: str) -> DatasetState:
         return self.nodes[name].datasets()[0]
 
-    def refresh(self, name: str, number: int) -> RefreshRun:
-        """Write a row to the source, ask a node to refresh, and wait for it there."""
+    def refresh(self, name: str, number: int, *, read: int | None = None) -> RefreshRun:
+        """Write a row to the source, ask a node to refresh, and wait for it there; *read* is its number there."""
         self.write(number)
         node = self.nodes[name]
         run = finished(node, node.request_refresh("d"))
         assert run.status == "succeeded", run
-        assert self.rows(name) == [(number, "x")]
+        assert self.rows(name) == [(number if read is None else read, "x")]
         return run
 
     def published(self) -> list[str]:

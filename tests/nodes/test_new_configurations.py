@@ -80,16 +80,59 @@ def test_a_node_does_not_begin_to_publish_during_a_reload(fleet: Fleet) -> None:
     assert served(fleet.directory / "b", "e") == [(7, "x")]
 
 
+def changed(fleet: Fleet) -> DatasetConfig:
+    """Return the dataset of every node with another definition, which adds 1."""
+    return accelerated(fleet.directory, refresh_sql="SELECT a + 1 AS a, b FROM d")
+
+
+def test_a_node_serves_no_data_of_another_definition(fleet: Fleet) -> None:
+    fleet.loaded("a")
+    fleet.loaded("b")
+    fleet.stop("b")
+    fleet.kill("a")
+
+    fleet.loaded("b", "auto", changed(fleet))  # At first, it follows the dead publisher.
+
+    assert fleet.rows("b") == [(2, "x")]
+
+
+def test_nodes_get_another_definition_one_by_one_and_stay_ready(fleet: Fleet) -> None:
+    fleet.loaded("a")
+    fleet.loaded("b")
+    fleet.stop("b")
+
+    fleet.loaded("b", "auto", changed(fleet))
+
+    assert (fleet.rows("a"), fleet.rows("b")) == ([(1, "x")], [(2, "x")])
+    assert (fleet.nodes["a"].is_loaded(), fleet.publisher()) == (True, "b")
+    fleet.refresh("b", 6, read=7)
+    assert fleet.rows("a") == [(1, "x")]
+    assert {(run.rows, run.bytes) for run in fleet.nodes["a"].history("d")[:1]} == {(None, None)}
+    fleet.stop("a")
+    fleet.loaded("a", "auto", changed(fleet))
+    assert fleet.rows("a") == [(7, "x")]
+
+
+def test_nodes_return_to_the_former_definition(fleet: Fleet) -> None:
+    fleet.loaded("a")
+    fleet.loaded("b", "auto", changed(fleet))
+    assert fleet.publisher() == "b"
+
+    fleet.stop("b")
+    fleet.loaded("c")
+
+    assert fleet.rows("a") == fleet.rows("c") == [(1, "x")]
+
+
 @pytest.mark.parametrize("takes_effect", [True, False])
 def test_other_nodes_get_data_that_is_declared_otherwise_once_it_takes_effect(
     fleet: Fleet, *, takes_effect: bool
 ) -> None:
-    dataset, added = with_another(fleet)
-    changed = replace(dataset, acceleration=AccelerationConfig(refresh_sql="SELECT a + 1 AS a, b FROM d"))
+    _, added = with_another(fleet)
     node = fleet.loaded("a")
     fleet.loaded("b", "follower")
 
-    node.replace(fleet.config("a", "auto", changed, added, generation=2), [], 30)
+    node.replace(fleet.config("a", "auto", changed(fleet), added, generation=2), [], 30)
     wait_for(node.is_loaded, "the load")
     wait_for(lambda: len(fleet.published()) == 2, "the new dataset")
     time.sleep(0.5)

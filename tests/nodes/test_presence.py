@@ -45,10 +45,10 @@ def test_a_node_is_written_only_when_it_is_due(shared: SharedStorage, storage: O
 def test_what_a_node_waits_for_is_known(shared: SharedStorage, storage: ObjectStorage) -> None:
     waiting, publisher = Nodes(storage, "waiting"), Nodes(storage, "publisher")
     publisher.announce(())
-    waiting.announce({"a"}, {"e", "d"})
+    waiting.announce({"a"}, {"e": "1", "d": "2"})
 
     assert publisher.reads() == {"a"}
-    assert publisher.lacks() == {("waiting.json", "d"), ("waiting.json", "e")}
+    assert publisher.lacks() == {("waiting.json", "d", "2"), ("waiting.json", "e", "1")}
     waiting.announce({"a"})
     assert publisher.reads() == {"a"}
     assert publisher.lacks() == set()

@@ -202,7 +202,9 @@ def test_a_scope_does_not_see_figures_of_the_next_configuration(
     runtime: RuntimeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = Documentation(description="ours")
-    own = replace(runtime, datasets=tuple(replace(one, documentation=ours) for one in runtime.datasets))
+    own = replace(
+        runtime, datasets=tuple(replace(one, documentation=ours, from_="file:ours.csv") for one in runtime.datasets)
+    )
     path = "/v1/datasets/fixed/acceleration/refresh"
     monkeypatch.setattr("sqlapi.datasets.get_config", lambda: own)
     monkeypatch.setattr("sqlapi.datasets.is_own", lambda _: False)  # as during a reload
@@ -210,8 +212,9 @@ def test_a_scope_does_not_see_figures_of_the_next_configuration(
     runs, whole_runs = get(path, FIXED).json(), get(path, K1).json()
 
     hidden = ("rows", "bytes", "snapshot", "refreshed_at", "checked_at", "age_s")
-    assert {name: shown[name] for name in ("name", "description", *hidden)} == {
+    assert {name: shown[name] for name in ("name", "from", "description", *hidden)} == {
         "name": "fixed",
+        "from": "file:ours.csv",
         "description": "ours",
         **dict.fromkeys(hidden),
     }
