@@ -382,6 +382,8 @@ def _state_dir(text: str, root: Mapping, path: YamlPath) -> Path:
         where.fault(line, f"{message}, and has {length - SOCKET_NAME_BYTES}")
     if _MISREAD_BY_DUCKDB.intersection(str(state_dir)):
         where.fault(line, "its absolute path must not contain ? or \\, which the engine interprets")
+    if any("\ud800" <= character <= "\udfff" for character in str(state_dir)):  # a byte that is not UTF-8
+        where.fault(line, "its absolute path must be UTF-8")
     if state_dir == path.validation.directory or state_dir in path.validation.directory.parents:
         where.fault(line, "contains this configuration: use a directory that only the runtime uses")
     return state_dir

@@ -110,13 +110,21 @@ def test_judging_changes_nothing(tmp_path: Path) -> None:
     assert mode(tmp_path / "there") == 0o755
 
 
-@pytest.mark.parametrize("name", ["a?b", "a\\b", "?"])
-def test_a_path_that_the_engine_would_misread_is_a_fault(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("a?b", r"not contain \? or \\"),
+        ("a\\b", r"not contain \? or \\"),
+        ("?", r"not contain \? or \\"),
+        (os.fsdecode(b"\xff"), "be UTF-8"),
+    ],
+)
+def test_a_path_that_the_engine_would_misread_is_a_fault(tmp_path: Path, name: str, fault: str) -> None:
     directory = tmp_path / name
     directory.mkdir()
     (directory / "runtime.yaml").write_text("{}\n")
 
-    with pytest.raises(ConfigError, match=r"runtime\.state_dir: its absolute path must not contain \? or \\"):
+    with pytest.raises(ConfigError, match=rf"runtime\.state_dir: its absolute path must {fault}"):
         load(directory / "runtime.yaml", {})
 
 
