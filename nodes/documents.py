@@ -140,7 +140,7 @@ class RefreshRequest(_Document, frozen=True, kw_only=True):
     A refresh of *dataset* that a node was asked for; see `DatasetControl.request_refresh`.
 
     The process that runs *sql* checks it again because anybody who can write to the storage could have put it there.
-    *source* is the `fingerprint` of the dataset's declaration on the node that accepted the request.
+    *source* is the `declaration_of` the dataset on the node that accepted the request.
     """
 
     _NAME = REQUESTS

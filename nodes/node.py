@@ -69,7 +69,7 @@ class Node:
         self._role: Follower | Publisher = self._new_follower(history.ended_runs(config.state_dir))
         self._error: str | None = None
         self._lease_error: str | None = None
-        self._granted: dict[tuple[str, str], tuple[float, float]] = {}  # when to grant a request again, and the wait
+        self._granted: dict[tuple[str, str], tuple[float, float]] = {}  # when to grant a dataset again, and the wait
         self._yields_until = 0.0
         self._waited_for: set[str] = set()  # lost files that another node had time to publish
         self._is_warned = False
@@ -236,7 +236,7 @@ class Node:
 
         So a new configuration can be rolled out node by node. A request ends once its node has the data.
         """
-        names = ",".join(sorted({name for _, name in publisher.unknown}))
+        names = ",".join(sorted({name for name, _ in publisher.unknown}))
         logger.info("Another node may publish, because it has more datasets", extra={"fields": {"datasets": names}})
         now = time.monotonic()
         for one in publisher.unknown:

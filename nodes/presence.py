@@ -82,6 +82,6 @@ class Nodes:
         self._alive = alive
         return {file for _, presence in alive.values() for file in presence.reads}
 
-    def lacks(self) -> set[tuple[str, str, str]]:
-        """Return the nodes, by object name, and what they lack, with its fingerprint, as of the last `reads`."""
-        return {(name, *lack) for name, (_, presence) in self._alive.items() for lack in presence.lacks.items()}
+    def lacks(self) -> set[tuple[str, str]]:
+        """Return the datasets that nodes lack, with their fingerprints, as of the last `reads`."""
+        return {lack for _, presence in self._alive.values() for lack in presence.lacks.items()}

@@ -16,7 +16,7 @@ from nodes.documents import STATE, RefreshRequest, SharedState
 from nodes.manifest_writer import ManifestWriter
 from nodes.object_storage import ObjectStorage
 from nodes.presence import Nodes
-from nodes.requests import Requests
+from nodes.requests import Requests, declaration_of
 from queryengine.manifest import read_manifest
 from runtimeconf.model import RuntimeConfig
 
@@ -51,7 +51,7 @@ class Publisher:
         refresher: Refresher,
     ) -> None:
         self.manifest, self.control = manifest, refresher
-        self.unknown: set[tuple[str, str]] = set()  # nodes, and what they wait for that is not declared so here
+        self.unknown: set[tuple[str, str]] = set()  # what nodes lack that is declared otherwise or not at all here
         self._is_aligned = False
         self._config, self._storage, self._nodes = config, storage, nodes
         self._in_effect = config  # during a reload, the former configuration
@@ -85,6 +85,9 @@ class Publisher:
         """
         self._nodes.announce(())
         self.manifest.settle()
+        if self._config.generation == self._in_effect.generation and self.manifest.has_staged:
+            served = read_manifest(self._config.state_dir).snapshots
+            self.manifest.publish_staged(served, Deadline(_UPLOAD_S, stop))
         if not self._is_aligned:
             self._is_aligned = True
             try:
@@ -94,16 +97,13 @@ class Publisher:
             except BaseException:
                 self._is_aligned = False
                 raise
-        if self._config.generation == self._in_effect.generation and self.manifest.has_staged:
-            served = read_manifest(self._config.state_dir).snapshots
-            self.manifest.publish_staged(served, Deadline(_UPLOAD_S, stop))
         self.look()
         self._tell()
         if time.monotonic() >= self._removal_due:
             self._removal_due = time.monotonic() + _REMOVAL_S
             missing = self.manifest.remove_unused(self._nodes.reads())
             own = {(dataset.name, fingerprint(dataset)) for dataset in self._config.datasets}
-            self.unknown = {(node, name) for node, name, source in self._nodes.lacks() if (name, source) not in own}
+            self.unknown = self._nodes.lacks() - own
             for snapshot in set(missing).intersection(read_manifest(self._config.state_dir).snapshots):
                 logger.warning(
                     "The snapshot of %s is missing from the shared storage: it will be uploaded again", snapshot.dataset
@@ -145,7 +145,7 @@ class Publisher:
         """
         if request.jitter_max_s and not self._has_looked:
             return False
-        return request.source in {fingerprint(one) for one in self._config.datasets if one.name == request.dataset}
+        return any(request.source == declaration_of(one) for one in self._config.datasets)
 
     def _tell(self) -> None:
         """Write the state, and remove the requests whose runs have ended in it."""

@@ -1,5 +1,7 @@
 """Refresh requests made to a node that does not publish, stored as objects for the publisher."""
 
+import hashlib
+import json
 import logging
 import re
 import secrets
@@ -7,7 +9,7 @@ from typing import Unpack
 
 from datasources.control import RefreshOptions, RefreshRun
 from datasources.errors import SharedStorageError
-from datasources.snapshots.snapshot import fingerprint
+from datasources.snapshots.snapshot import refresh_sql_of
 from nodes.documents import REQUESTS, RefreshRequest
 from nodes.object_storage import ObjectStorage, within
 from runtimeconf.model import DatasetConfig
@@ -17,6 +19,11 @@ logger = logging.getLogger(__name__)
 
 _SUFFIX = ".json"
 _ID = re.compile(r"[0-9a-f]{16}")
+
+
+def declaration_of(dataset: DatasetConfig) -> str:
+    """Return a digest of what a caller's SQL replaces. Every node knows it; a follower may lack parameters."""
+    return hashlib.sha256(json.dumps([dataset.name, dataset.from_, refresh_sql_of(dataset)]).encode()).hexdigest()
 
 
 class Requests:
@@ -29,7 +36,7 @@ class Requests:
         """Request a refresh, and return its run. Raises SharedStorageError."""
         run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
         request = RefreshRequest(
-            dataset=dataset.name, requested_at=run.requested_at, source=fingerprint(dataset), sql=sql, **options
+            dataset=dataset.name, requested_at=run.requested_at, source=declaration_of(dataset), sql=sql, **options
         )
         self._storage.put(f"{REQUESTS}/{run.id}{_SUFFIX}", request.encode())
         return run

@@ -63,7 +63,7 @@ def fingerprint(dataset: DatasetConfig) -> str:
     settings: list[object] = [
         dataset.name,
         dataset.from_,
-        dataset.location,
+        dataset.location if dataset.view is None else "",  # the state directory of this node
         sorted((name, text_of(value)) for name, value in dataset.params.items() if name not in secrets),
         refresh_sql_of(dataset),
         append.time_column_of(dataset),
@@ -73,7 +73,11 @@ def fingerprint(dataset: DatasetConfig) -> str:
     if (window_s := window_of(dataset)) is not None:
         settings += [window_s, retention_of(dataset), dataset.time_column, dataset.time_format]
     if dataset.view is not None:
-        settings += [dataset.view.sql, [(view.name, view.sql) for view in dataset.view.views]]
+        settings += [
+            dataset.view.sql,
+            [(view.name, view.sql) for view in dataset.view.views],
+            dataset.view.fingerprints,
+        ]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
@@ -83,14 +87,23 @@ def with_fingerprints(config: RuntimeConfig) -> RuntimeConfig:
 
     Nodes that never publish serve what is published, because they need not know where it comes from.
     """
-    found = {one.name.lower(): fingerprint(one) for one in config.loaded_datasets}
+    declared = {one.name.lower(): one for one in config.loaded_datasets}
+    found: dict[str, DatasetConfig] = {}
     follows = config.snapshots is not None and config.snapshots.role == "follower"
 
-    def marked(one: DatasetConfig) -> DatasetConfig:
-        view = one.view and replace(one.view, fingerprints=tuple(found[name] for name in one.view.reads))
-        return replace(one, view=view, fingerprint="" if follows else found.get(one.name.lower(), ""))
+    def source_of(name: str) -> str:
+        if name not in found:
+            one = declared[name]
+            view = one.view and replace(one.view, fingerprints=tuple(map(source_of, one.view.reads)))
+            found[name] = replace(one, view=view)
+        return fingerprint(found[name])
 
-    return replace(config, datasets=tuple(map(marked, config.datasets)))
+    sources = {name: source_of(name) for name in declared}
+    marked = (
+        replace(found.get(name, one), fingerprint="" if follows else sources.get(name, ""))
+        for name, one in ((one.name.lower(), one) for one in config.datasets)
+    )
+    return replace(config, datasets=tuple(marked))
 
 
 def refresh_sql_of(dataset: DatasetConfig) -> str | None:

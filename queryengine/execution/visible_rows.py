@@ -79,11 +79,20 @@ def _check_names(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
             outer = f"{split_relation(rule.rule.dataset)[1]}.{column}"
             other = "" if tables == (qualified(rule.rule.dataset),) else f"; the outer one is {outer}"
             raise UnfitRuleError(f"there is no column {column} in {' or '.join(tables)}{other}")
+    # The fields of a structure may become columns of a subquery.
+    spreads = any(word in lower(rule.row_filter or "") for word in ("unnest", "*"))
     for datasets, foreign, with_fields in sorted(rule.foreign_names):
         for dataset in rule.relations.intersection(datasets):
             for name, type_ in columns_of(cursor, f"FROM {qualified(dataset)}").items():
-                if lower(name) == foreign and (not with_fields or type_.startswith(_WITH_FIELDS)):
+                is_taken = lower(name) == foreign and (not with_fields or type_.startswith(_WITH_FIELDS))
+                if is_taken or (spreads and _has_field(type_, foreign)):
                     raise UnfitRuleError(f"{foreign} would mean the column of that name in {dataset}")
+
+
+def _has_field(type_: str, name: str) -> bool:
+    """Return whether a value of *type_* contains a field with this lower-case *name* that has fields itself."""
+    names = "|".join(map(re.escape, {name, quoted(name)}))
+    return re.search(rf"[(,] ?(?:{names}) (?:{'|'.join(_WITH_FIELDS)})", type_, re.IGNORECASE) is not None
 
 
 def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:

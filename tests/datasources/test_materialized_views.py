@@ -302,6 +302,19 @@ def test_a_view_waits_for_what_a_reload_declares_otherwise(tmp_path: Path, begin
         assert new.stop(30)
 
 
+def test_the_definition_of_a_view_includes_those_of_what_it_reads(tmp_path: Path) -> None:
+    a, b, *views = declared(tmp_path, {"v": "FROM a", "top": "FROM v", "other": "FROM b"})
+    changed = accelerated(tmp_path, "a.csv", name="a", refresh_sql="SELECT n + 1 AS n FROM a")
+
+    before, after = (
+        {one.name: one.fingerprint for one in with_fingerprints(configure(tmp_path, first, b, *views)).datasets}
+        for first in (a, changed)
+    )
+
+    assert {name for name in before if before[name] != after[name]} == {"a", "v", "top"}
+    assert len({*before.values()}) == 5
+
+
 def test_a_view_reads_only_what_was_built_as_declared(tmp_path: Path, begin: Start) -> None:
     write(tmp_path, a=1, b=2)
     config = with_fingerprints(configure(tmp_path, *declared(tmp_path, {"v": "FROM a"})))

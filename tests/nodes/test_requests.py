@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from datasources.control import AdmittedSql
 from datasources.errors import (
@@ -7,10 +8,9 @@ from datasources.errors import (
     TimeColumnMissingError,
     UnknownDatasetError,
 )
-from datasources.snapshots.snapshot import fingerprint
 from nodes.documents import RefreshRequest
 from nodes.object_storage import ObjectStorage
-from nodes.requests import Requests
+from nodes.requests import Requests, declaration_of
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, declare, finished
@@ -31,7 +31,7 @@ def test_a_request_stays_until_it_is_removed(storage: ObjectStorage) -> None:
     assert requests.get(run.id) == RefreshRequest(
         dataset="d",
         requested_at=run.requested_at,
-        source=fingerprint(dataset),
+        source=declaration_of(dataset),
         sql="FROM d",
         mode="append",
         jitter_max_s=2.5,
@@ -68,7 +68,8 @@ def test_a_refresh_through_any_node_is_listed_by_all_and_succeeds_where_its_data
 
 def test_the_sql_of_a_request_runs_on_the_publisher_which_checks_it_again(fleet: Fleet) -> None:
     fleet.loaded("a")
-    follower = fleet.loaded("b", "follower")
+    # A follower lacks parameters that refer to secrets.
+    follower = fleet.loaded("b", "follower", replace(accelerated(fleet.directory), params={"csv_has_header": True}))
     put(fleet.directory, "a.csv", b"a,b\n1,x\n2,y\n")
 
     run = finished(follower, follower.request_refresh("d", AdmittedSql("SELECT * FROM d WHERE a = 2")))

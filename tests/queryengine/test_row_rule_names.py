@@ -123,6 +123,28 @@ def test_a_column_that_appears_does_not_widen_a_filter(tmp_path: Path, row_filte
 
 
 @pytest.mark.parametrize(
+    "row_filter",
+    [
+        "EXISTS (FROM (SELECT unnest(grants.s) FROM grants) AS q WHERE q.tenant = orders.tenant)",
+        "EXISTS (FROM (SELECT s.* FROM grants) AS q WHERE q.tenant = orders.tenant)",
+        "EXISTS (WITH q AS (SELECT unnest([s], max_depth := 2) FROM grants) FROM q WHERE q.tenant = orders.tenant)",
+    ],
+)
+def test_a_field_that_appears_does_not_widen_a_filter(tmp_path: Path, row_filter: str) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(**TABLES)
+    scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter=row_filter),))
+    with KINDS["in process"](config_of(publisher.state_dir, tuple(TABLES))) as engine:
+        for value, is_fit in (
+            ("{'tenant': 'acme', 'other': {'orders': 1}}", True),
+            ("{'tenant': 'q', 'ORDERS': {'tenant': 'q'}}", False),
+        ):
+            publisher.publish(grants=f"SELECT {value} AS s")
+            expected = b'[{"n":3}]' if is_fit else UNAVAILABLE
+            assert answer(engine, "SELECT count(*) AS n FROM orders", scope) == expected
+
+
+@pytest.mark.parametrize(
     ("row_filter", "dataset"),
     [
         ("id >= 0 AND DATE '2000-01-01' < current_date", "orders"),
