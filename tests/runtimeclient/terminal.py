@@ -2,12 +2,14 @@
 
 import fcntl
 import os
+import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -53,7 +55,9 @@ class Terminal:
             stderr=theirs,
             start_new_session=True,
             # Nothing answers queries for the cursor position.
-            env=clean_environment() | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"} | dict(environ),
+            env=clean_environment()
+            | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "PYTHONFAULTHANDLER": "1"}
+            | dict(environ),
         )
         os.close(theirs)
         spawn: Any = fdpexpect.fdspawn  # pexpect has no types
@@ -87,10 +91,22 @@ class Terminal:
         """Wait for a condition on the screen, and return its lines."""
         end = time.monotonic() + PATIENCE_S
         while not condition(self.lines):
-            status = self.process.poll()
-            assert time.monotonic() < end, "\n".join([f"waited for {what}; status {status}; the screen:", *self.lines])
+            if time.monotonic() >= end:
+                lines, status = self.lines, self.process.poll()
+                raise AssertionError(
+                    "\n".join([f"waited for {what}; status {status}; the screen:", *lines, self._stack()])
+                )
             self._read(timeout_s=1)
         return self.lines
+
+    def _stack(self) -> str:
+        """End the command, and return where its threads were."""
+        written = len(self.output)
+        self.process.send_signal(signal.SIGABRT)
+        with suppress(AssertionError):
+            while True:
+                self._read(timeout_s=5)
+        return self.output[written:]
 
     def begins(self, text: str) -> list[str]:
         """Wait for a line of the screen that starts with *text*."""
