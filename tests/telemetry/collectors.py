@@ -62,20 +62,21 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         server.requests.append({"path": self.path} | {name.lower(): value for name, value in self.headers.items()})
         server.hurry.wait(server.delay_s)
-        if server.status == 200:
+        status, answer = server.status, server.body  # The test may change them meanwhile.
+        if status == 200:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 server.services |= {one.value.string_value for one in resource.resource.attributes}
                 server.spans += [span for scope in resource.scope_spans for span in scope.spans]
-        self.send_response(server.status)
+        self.send_response(status)
         if not server.is_endless:
-            self.send_header("Content-Length", str(len(server.body)))
+            self.send_header("Content-Length", str(len(answer)))
         if server.location:
             self.send_header("Location", server.location)
         with suppress(ConnectionError):
             self.end_headers()
-            self.wfile.write(server.body)
+            self.wfile.write(answer)
             while server.is_endless:
-                self.wfile.write(server.body)
+                self.wfile.write(answer)
                 time.sleep(server.pause_s)
         self.close_connection = server.is_endless
 
