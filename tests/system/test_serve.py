@@ -402,6 +402,8 @@ def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
         shell.expect("prompt> ")
         shell.sendline(f"{PYTHON} manage.py serve")
         job = wait_for(lambda: next(iter(set(family(shell.pid)) - {shell.pid}), None), "the job")
+        # Until then, Ctrl-Z is for the shell, which ignores it.
+        wait_for(lambda: os.tcgetpgrp(shell.child_fd) == job, "the job to have the terminal")
         # While it checks, while its parts start, and when it serves.
         for moment in (None, "HTTP ", "Ready "):
             if moment is not None:
