@@ -116,6 +116,7 @@ def test_x10_ctrl_c_cancels_the_query_and_pressed_again_exits_with_130(runtime: 
         terminal.prompts()
         terminal.send(f"SELECT 1;{ENTER}")
         assert is_running.wait(60)
+        terminal.until(lambda lines: any(line.endswith(" s") for line in lines), "the progress")
         terminal.send(CTRL_C)
         terminal.shows("Cancelled.")
         terminal.prompts()
