@@ -87,23 +87,19 @@ def with_fingerprints(config: RuntimeConfig) -> RuntimeConfig:
 
     Nodes that never publish serve what is published, because they need not know where it comes from.
     """
-    declared = {one.name.lower(): one for one in config.loaded_datasets}
-    found: dict[str, DatasetConfig] = {}
+    declared = {one.name.lower(): one for one in config.datasets}
     follows = config.snapshots is not None and config.snapshots.role == "follower"
+    found: dict[str, DatasetConfig] = {}
 
-    def source_of(name: str) -> str:
+    def marked(name: str) -> DatasetConfig:
         if name not in found:
             one = declared[name]
-            view = one.view and replace(one.view, fingerprints=tuple(map(source_of, one.view.reads)))
-            found[name] = replace(one, view=view)
-        return fingerprint(found[name])
+            view = one.view and replace(one.view, fingerprints=tuple(fingerprint(marked(of)) for of in one.view.reads))
+            one = replace(one, view=view)
+            found[name] = replace(one, fingerprint="" if follows or one.is_in_place else fingerprint(one))
+        return found[name]
 
-    sources = {name: source_of(name) for name in declared}
-    marked = (
-        replace(found.get(name, one), fingerprint="" if follows else sources.get(name, ""))
-        for name, one in ((one.name.lower(), one) for one in config.datasets)
-    )
-    return replace(config, datasets=tuple(marked))
+    return replace(config, datasets=tuple(map(marked, declared)))
 
 
 def refresh_sql_of(dataset: DatasetConfig) -> str | None:

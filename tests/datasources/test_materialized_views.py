@@ -313,6 +313,8 @@ def test_the_definition_of_a_view_includes_those_of_what_it_reads(tmp_path: Path
 
     assert {name for name in before if before[name] != after[name]} == {"a", "v", "top"}
     assert len({*before.values()}) == 5
+    in_place = with_fingerprints(configure(tmp_path, replace(a, is_in_place=True), b, *views)).datasets
+    assert [one.name for one in in_place if not one.fingerprint] == ["a"]
 
 
 def test_a_view_reads_only_what_was_built_as_declared(tmp_path: Path, begin: Start) -> None:
