@@ -85,14 +85,15 @@ def _check_names(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
         for dataset in rule.relations.intersection(datasets):
             for name, type_ in columns_of(cursor, f"FROM {qualified(dataset)}").items():
                 is_taken = lower(name) == foreign and (not with_fields or type_.startswith(_WITH_FIELDS))
-                if is_taken or (spreads and _has_field(type_, foreign)):
+                if is_taken or (spreads and _has_field(type_, foreign, with_fields=with_fields)):
                     raise UnfitRuleError(f"{foreign} would mean the column of that name in {dataset}")
 
 
-def _has_field(type_: str, name: str) -> bool:
-    """Return whether a value of *type_* contains a field with this lower-case *name* that has fields itself."""
+def _has_field(type_: str, name: str, *, with_fields: bool) -> bool:
+    """Return whether a value of *type_* contains a field with this lower-case *name*, which may have to have fields."""
     names = "|".join(map(re.escape, {name, quoted(name)}))
-    return re.search(rf"[(,] ?(?:{names}) (?:{'|'.join(_WITH_FIELDS)})", type_, re.IGNORECASE) is not None
+    types = "|".join(_WITH_FIELDS) if with_fields else ""
+    return re.search(rf"[(,] ?(?:{names}) (?:{types})", type_, re.IGNORECASE) is not None
 
 
 def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
