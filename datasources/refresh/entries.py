@@ -137,6 +137,14 @@ def _in_any_line(config: DatasetConfig) -> DatasetConfig:
     return replace(config, line=0)
 
 
+def changed_since(former: Collection[DatasetConfig], datasets: Collection[DatasetConfig]) -> set[str]:
+    """Return the names of *datasets* that differ from *former*, and of the materialized views that read one of them."""
+    by_name = {config.name.lower(): _in_any_line(config) for config in former}
+    changed = {one.name.lower() for one in datasets if by_name.get(one.name.lower()) != _in_any_line(one)}
+    names = with_readers(changed, datasets)
+    return {one.name for one in datasets if one.name.lower() in names}
+
+
 def reads(entry: DatasetEntry) -> tuple[str, ...]:
     """Return the names of the relations that a materialized view reads; none for other datasets."""
     return () if entry.config.view is None else entry.config.view.reads
@@ -180,13 +188,6 @@ class DatasetTable:
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._entries
 
-    def changed_since(self, configs: Collection[DatasetConfig]) -> set[str]:
-        """Return the datasets that differ from those in *configs*, and the materialized views that read one of them."""
-        former = {config.name.lower(): _in_any_line(config) for config in configs}
-        changed = {name for name, entry in self._entries.items() if former.get(name) != _in_any_line(entry.config)}
-        names = with_readers(changed, [entry.config for entry in self])
-        return {entry.config.name for name, entry in self._entries.items() if name in names}
-
     def take_over(self, former: "DatasetTable", now: float) -> None:
         """Keep the entries of datasets whose declarations are unchanged. Queued scheduled loads become due *now*."""
         for name, entry in former._entries.items():  # noqa: SLF001 (of this class)
@@ -210,6 +211,8 @@ class DatasetTable:
         return tuple(entry.config.name for entry in self if self._holds_up(entry))
 
     def _holds_up(self, entry: DatasetEntry) -> bool:
+        if self._is_held(entry):
+            return False
         snapshot = self.snapshot(entry)
         return holds_up_ready(self._config, entry.config, snapshot, entry.checked_at, was_tried=entry.was_tried)
 
@@ -242,10 +245,21 @@ class DatasetTable:
         """Return whether everything that a materialized view reads is published. True for a dataset with a source."""
         return all(self.snapshot(self[name]) is not None for name in reads(entry))
 
-    def awaits(self, entry: DatasetEntry) -> bool:
-        """Return whether a materialized view reads something that will be loaded for the first time."""
+    def must_wait(self, entry: DatasetEntry) -> bool:
+        """Return whether a load waits for a reload to end, or for the first load of something that a view reads."""
+        return self._is_held(entry) or self._awaits_input(entry)
+
+    def _is_held(self, entry: DatasetEntry) -> bool:
+        """
+        Return whether a reload is under way that changes the declaration of a dataset, but has data for it.
+
+        If it were loaded again, a reload that fails would discard the rows of an append.
+        """
+        return entry.config.name in self.snapshots.staging and self.snapshot(entry) is not None
+
+    def _awaits_input(self, entry: DatasetEntry) -> bool:
         missing = [one for name in reads(entry) if self.snapshot(one := self[name]) is None and one.error is None]
-        return any(one.waiting or one.is_running or one.due is not None or self.awaits(one) for one in missing)
+        return any(one.waiting or one.is_running or one.due is not None or self._awaits_input(one) for one in missing)
 
     def views_of(self, name: str) -> list[DatasetEntry]:
         """Return the materialized views that read the dataset *name*."""

@@ -31,11 +31,11 @@ class LoadQueue:
     """
     The runs that wait for one of *places* slots, and those that have one. Guarded by the refresher's condition.
 
-    A run does not begin while its dataset *awaits* others.
+    A run does not begin while its dataset *must_wait*.
     """
 
-    def __init__(self, places: int, awaits: Callable[[DatasetEntry], bool]) -> None:
-        self._places, self._awaits = places, awaits
+    def __init__(self, places: int, must_wait: Callable[[DatasetEntry], bool]) -> None:
+        self._places, self._must_wait = places, must_wait
         self._waiting: list[QueueEntry] = []
         self._running: list[QueueEntry] = []  # in starting order
         self._turns: dict[str, int] = {}  # when each caller's last load began
@@ -68,7 +68,7 @@ class LoadQueue:
             before[run.entry.config.name.lower()].add(run.caller)
         for queued in self._waiting:
             entry = queued.entry
-            may_begin = not entry.is_running and not self._awaits(entry)
+            may_begin = not entry.is_running and not self._must_wait(entry)
             if may_begin and all(before[name].isdisjoint({None, queued.caller}) for name in reads(entry)):
                 free.append(queued)
             if queued.begins <= now:

@@ -42,7 +42,7 @@ def carry_out(
             if served is not None and dataset.on_schema_change == "fail":
                 refuse_changes(dataset.name, served.columns, snapshot.columns)
             if share is not None:
-                share.publish(snapshot, deadline, is_staged=snapshots.stages(dataset.name))
+                share.publish(snapshot, deadline, is_staged=dataset.name in snapshots.staging)
         except DatasetError:
             snapshots.discard(snapshot)
             raise

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from datasources.control import AdmittedSql, DatasetState, RefreshOptions, RefreshRun, RefreshStatus
 from datasources.errors import DatasetError, DatasetsUnavailableError, SnapshotError
 from datasources.refresh.declarations import check_refresh
-from datasources.refresh.entries import DatasetEntry, DatasetTable, QueueEntry, milliseconds_since
+from datasources.refresh.entries import DatasetEntry, DatasetTable, QueueEntry, changed_since, milliseconds_since
 from datasources.refresh.history import History
 from datasources.refresh.load_run import carry_out
 from datasources.refresh.refresh_trace import RefreshTrace
@@ -61,6 +61,8 @@ class Refresher:
         builders: The builders, each of which loads in its own thread. If there are none, this process loads the data
             itself.
         predecessor: A finished refresher whose state and requests this refresher takes over.
+        snapshots: The snapshots as `redeclare` left them during a reload, if no refresher was there to be replaced.
+        in_effect: The declarations in effect, if they are not those of *config*, because of such a reload.
         share: Publishes each snapshot to other nodes before it is published here; None if there are no other nodes.
         now: The monotonic clock for intervals, in seconds.
         chance: Returns random numbers, from 0 to 1, for the jitter.
@@ -75,6 +77,8 @@ class Refresher:
         *,
         builders: Sequence[Builder] = (),
         predecessor: "Refresher | None" = None,
+        snapshots: SnapshotDirectory | None = None,
+        in_effect: Sequence[DatasetConfig] | None = None,
         share: Share | None = None,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = _random.random,
@@ -82,11 +86,15 @@ class Refresher:
         self.generation = config.generation
         self._config, self._now, self._share = config, now, share
         self._successor: Refresher | None = None
-        if predecessor is None:
-            snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets)
-        else:
+        if predecessor is not None:
             snapshots = predecessor._datasets.snapshots  # noqa: SLF001 (of this class)
+            in_effect = predecessor._in_effect  # noqa: SLF001 (as above)
             snapshots.redeclare(config.loaded_datasets)
+            snapshots.hold(changed_since(in_effect, config.datasets))
+        elif snapshots is None:
+            snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets)
+        #: The declarations that are in effect. What others load is staged until `commit`.
+        self._in_effect: Sequence[DatasetConfig] = config.datasets if in_effect is None else in_effect
         builders = builders or [SnapshotBuilder.of(config) for _ in range(MAX_LOADS)]
         self._builders = builders
         self._datasets: DatasetTable = DatasetTable(config, snapshots)
@@ -95,13 +103,9 @@ class Refresher:
         self._runs = Runs(self._datasets, history, len(builders), self._condition, now=now, chance=chance)
         self._stop = threading.Event()
         self._is_finishing = self._is_moving = False
-        #: The declarations that are in effect. What is loaded by others is staged until `commit`.
-        self._in_effect: Sequence[DatasetConfig] = config.datasets
-        if predecessor is None:
+        if self._in_effect is config.datasets:
             self._runs.forget_outdated()
-        else:
-            self._in_effect = predecessor._in_effect  # noqa: SLF001 (as above)
-            snapshots.hold(self._datasets.changed_since(self._in_effect))
+        if predecessor is not None:
             if predecessor._config.datasets is not predecessor._in_effect:  # noqa: SLF001 (as above)
                 self._runs.forget_refused(predecessor._runs)  # noqa: SLF001 (as above)
             self._datasets.take_over(predecessor._datasets, now())  # noqa: SLF001 (as above)
@@ -114,6 +118,8 @@ class Refresher:
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Refresher":
         """Stop, and return a successor; see `DatasetManager.replace`."""
         self._finish(timeout_s)
+        if self._share is not None:
+            self._share.unstage()
         successor = Refresher(config, builders=builders, predecessor=self, share=self._share)
         with self._condition:
             self._successor = successor
@@ -141,6 +147,7 @@ class Refresher:
         with self._condition:
             self._in_effect = self._config.datasets
             self._runs.forget_outdated()
+            self._condition.notify_all()  # Loads that waited for this can begin.
 
     def start(self) -> None:
         """Load all datasets in configuration order, with views last, and keep them fresh."""
@@ -193,6 +200,11 @@ class Refresher:
             if thread.ident is not None:
                 thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
+
+    @property
+    def staging(self) -> frozenset[str]:
+        """The datasets that are not served as they are declared here, until `commit`."""
+        return self._datasets.snapshots.staging
 
     def waiting_for(self) -> tuple[str, ...]:
         """See `DatasetControl.waiting_for`."""

@@ -47,18 +47,19 @@ class Runs:
         chance: Callable[[], float],
     ) -> None:
         self._datasets, self._history, self._changed = datasets, history, changed
-        self._queue = LoadQueue(places, datasets.awaits)
+        self._queue = LoadQueue(places, datasets.must_wait)
         self._now, self._chance = now, chance
         self.is_scheduled = True  # whether runs are scheduled
         for entry in datasets:
             succeeded = (run for run in history.runs(entry.config.name) if run.status == "succeeded")
             entry.checked_at = next((run.finished_at for run in succeeded), None)
-        self._outdated = {
+        #: The finished runs of the datasets whose new data is not that of the declarations in effect.
+        self._former = {
             entry.config.name: {run.id for run in history.runs(entry.config.name) if run.finished_at}
             for entry in datasets
-            if entry.config.name in datasets.snapshots.changed
+            if entry.config.name in datasets.snapshots.changed | datasets.snapshots.staging
         }
-        self._former = self._outdated
+        self._outdated = {name: ids for name, ids in self._former.items() if name in datasets.snapshots.changed}
 
     @property
     def are_running(self) -> bool:

@@ -49,13 +49,16 @@ _Stamp = tuple[int, int, int]
 class Share(Protocol):
     """Publishes snapshots to other nodes."""
 
-    def publish(self, snapshot: Snapshot, deadline: Deadline, *, is_staged: bool) -> None:
+    def publish(self, snapshot: Snapshot, deadline: Deadline, *, is_staged: bool = False) -> None:
         """
         Make all nodes serve *snapshot*, whose file exists, or only prepare that if it *is_staged* during a reload.
 
         Raises:
             SnapshotError: The nodes do not serve it, or may not know it yet. It must not be served here either.
         """
+
+    def unstage(self) -> None:
+        """Forget what is staged for a configuration that does not take effect."""
 
     def reread(self) -> None:
         """Publish nothing more, and have this node read what is published again, because it has lost a file."""
@@ -80,7 +83,8 @@ class SnapshotDirectory:
         #: The datasets that were published as declared otherwise when the current declarations came.
         self.changed: frozenset[str] = frozenset()
         self._undeclared: frozenset[str] = frozenset()  # published files that do not match the current declarations
-        self._held: frozenset[str] = frozenset()  # datasets whose loads are staged although their snapshots match
+        #: The datasets whose loads are staged: the declarations in effect do not describe their data.
+        self.staging: frozenset[str] = frozenset()
         self._staged: dict[str, Snapshot] = {}  # will replace snapshots that statements read until then
         self._superseded: list[Snapshot] = []  # may reappear after a power failure
         self._seen: Signature = None  # of the last manifest known to be correct
@@ -97,6 +101,11 @@ class SnapshotDirectory:
         except OSError as exc:
             raise StateDirectoryError(f"The state directory cannot be written: {exc.strerror}.") from exc
 
+    @property
+    def published(self) -> tuple[Snapshot, ...]:
+        """What statements read, including snapshots that do not fit the declarations."""
+        return self._manifest.snapshots
+
     def snapshot(self, dataset: str) -> Snapshot | None:
         """Return the served snapshot of *dataset*; None if it has not been loaded."""
         return self._snapshots.get(dataset)
@@ -112,16 +121,16 @@ class SnapshotDirectory:
             discarded = list(self._staged.values())
             self._stage({})
             unfit = self._unfit(self._manifest, datasets)
-            self._undeclared, self._held = frozenset(one.file for one in unfit), frozenset()
-            self.changed = frozenset(one.dataset for one in unfit)
+            self._undeclared = frozenset(one.file for one in unfit)
+            self.changed = self.staging = frozenset(one.dataset for one in unfit)
             self._serve(self._manifest)
         for snapshot in discarded:
             self.discard(snapshot)
 
     def hold(self, datasets: Collection[str]) -> None:
-        """After `redeclare`, also stage what is loaded of *datasets*, although their snapshots fit the declarations."""
+        """After `redeclare`, also stage what is loaded of *datasets*, even if nothing of them is published."""
         with self._lock:
-            self._held = frozenset(datasets)
+            self.staging = self.changed.union(datasets)
 
     def drop_undeclared(self) -> None:
         """
@@ -134,18 +143,10 @@ class SnapshotDirectory:
             dropped = [one for one in self._manifest.snapshots if self._snapshots.get(one.dataset) != one]
             if dropped or self._staged:
                 self._write(self._next(tuple(self._snapshots.values())))
-            self._undeclared = self._held = frozenset()
+            self._undeclared = self.staging = frozenset()
             self._stage({})
         for snapshot in dropped:
             self.discard(snapshot)
-
-    def stages(self, dataset: str) -> bool:
-        """Return whether a snapshot of *dataset* is staged, because statements still read the one that it replaces."""
-        with self._lock:
-            return any(one.dataset == dataset and self._stays(one) for one in self._manifest.snapshots)
-
-    def _stays(self, served: Snapshot) -> bool:
-        return served.file in self._undeclared or served.dataset in self._held
 
     def built_bytes(self, file: str) -> int | None:
         """Return the bytes of the snapshot *file* written so far; None if there is no file yet."""
@@ -167,7 +168,7 @@ class SnapshotDirectory:
             snapshots = {one.dataset: one for one in self._manifest.snapshots}
             superseded = snapshots.pop(snapshot.dataset, None)
             snapshots[snapshot.dataset] = snapshot
-            if superseded is not None and self._stays(superseded):
+            if snapshot.dataset in self.staging:
                 self._replace_staged(snapshot)
                 return
             try:
