@@ -125,7 +125,9 @@ class Presence(_Document, frozen=True, kw_only=True):
     Shows that a node is alive: `beat` increases.
 
     `reads` are the snapshot files that the node is about to load, and `lacks` the datasets that it waits for because
-    nobody has published them as it declares them, each with the `fingerprint` of its declaration.
+    nobody has published them as it declares them, each with the `fingerprint` of its declaration. `holds` are the
+    datasets that it serves although nobody publishes them with their definition: name, fingerprint, and when they were
+    loaded.
     """
 
     _NAME = NODES
@@ -133,6 +135,7 @@ class Presence(_Document, frozen=True, kw_only=True):
     beat: Count
     reads: tuple[str, ...]
     lacks: Mapping[str, str] = {}
+    holds: tuple[tuple[str, str, str], ...] = ()
 
 
 class RefreshRequest(_Document, frozen=True, kw_only=True):

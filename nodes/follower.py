@@ -9,8 +9,9 @@ unavailable, the follower serves the snapshots that it has.
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -26,13 +27,13 @@ from datasources.errors import (
     not_written,
 )
 from datasources.refresh.declarations import check_refresh
-from datasources.refresh.entries import holds_up_ready, state_of
-from datasources.refresh.history import FORMER, MAX_RUNS
+from datasources.refresh.entries import changed_since, holds_up_ready, state_of
+from datasources.refresh.history import MAX_RUNS, without_figures
 from datasources.snapshots.directory import SnapshotDirectory, as_declared
 from datasources.snapshots.snapshot import Builder, Verifier, fingerprint, remove
 from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, STATE, SharedManifest, SharedState
 from nodes.object_storage import ObjectStorage
-from nodes.presence import NOTHING
+from nodes.presence import NOTHING, NOTHING_HELD, Defined
 from nodes.requests import Requests
 from queryengine.manifest import Snapshot, snapshot_path, sync_directory
 from runtimeconf.model import DatasetConfig, RuntimeConfig
@@ -61,8 +62,7 @@ class Follower:
     Args:
         config: The runtime's configuration. Its sources are not read.
         storage: The shared storage.
-        announce: Called with the files of snapshots that are about to be loaded, and with the datasets that nobody has
-            published as declared here, with their fingerprints, if this node could load them itself.
+        announce: `Nodes.announce`.
         stop: Interrupts the loading of a snapshot when set.
         own_runs: The finished runs from the time when this node published, by dataset name. Runs that the other nodes
             do not know, because the storage did not respond, stay in this node's list.
@@ -75,7 +75,7 @@ class Follower:
         self,
         config: RuntimeConfig,
         storage: ObjectStorage,
-        announce: Callable[[Collection[str], Mapping[str, str]], None],
+        announce: Callable[..., None],
         stop: threading.Event,
         own_runs: Mapping[str, Sequence[RefreshRun]],
     ) -> None:
@@ -87,12 +87,12 @@ class Follower:
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
         # A node that never publishes need not know where data comes from.
         self._fit = as_declared if config.snapshots and config.snapshots.role != "follower" else _of_declared_names
-        self._snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, self._fit)
+        self.snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, self._fit)
         self._verifier = Verifier(config.state_dir)
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held while replacing what was last read
         self._manifest, self._manifest_tag = NOTHING_PUBLISHED, ""
-        self._announced: tuple[set[str], Mapping[str, str]] = set(), NOTHING
+        self._announced: Callable[[], None] = announce  # again what was announced last
         self._state, self._state_tag = _NOTHING, ""
         self.state_error: str | None = None  # why the state in the storage cannot be read
         self._applied = _NOTHING  # the state whose data is served here
@@ -103,7 +103,7 @@ class Follower:
         self._unfit: set[str] = set()  # published datasets that are not as declared here
         self.lost: set[str] = set()  # files that the storage does not have as they were published
         self._was_tried = False
-        self._committed = config.generation
+        self._in_effect = config  # during a reload, the former configuration
 
     def sync(self, manifest: SharedManifest | None = None) -> None:
         """
@@ -122,12 +122,13 @@ class Follower:
             self._repair()
             declared = self._fit(self._manifest.snapshots, self._config.loaded_datasets)
             self._unfit = {one.dataset for one in self._manifest.snapshots} - {one.dataset for one in declared}
-            served = [self._snapshots.snapshot(snapshot.dataset) for snapshot in declared]
+            served = [self.snapshots.snapshot(snapshot.dataset) for snapshot in declared]
             missing = [snapshot for snapshot, one in zip(declared, served, strict=True) if one != snapshot]
             # A cluster reads the data that is served here from the storage.
             kept = served if self._config.engine is not None else ()
-            self._announced = {snapshot.file for snapshot in (*missing, *kept) if snapshot is not None}, self._lacks()
-            self._announce(*self._announced)
+            reads = {snapshot.file for snapshot in (*missing, *kept) if snapshot is not None}
+            self._announced = partial(self._announce, reads, self._lacks(), self._holds())
+            self._announced()
             self._failed = {one.file: self._failed[one.file] for one in missing if one.file in self._failed}
             self.lost.intersection_update(one.file for one in missing)
             if [snapshot for snapshot in missing if not self._take(snapshot)] == []:
@@ -137,9 +138,16 @@ class Follower:
             self._verifier.close()
 
     def behind(self) -> list[Snapshot]:
-        """Return the published snapshots that this node could not load, but whose rows it would need to publish."""
-        needed = self._fit(self._manifest.snapshots, self._config.loaded_datasets)
-        return [one for one in needed if self._snapshots.snapshot(one.dataset) != one]
+        """
+        Return the published snapshots that this node could not load, but whose rows it would need to publish.
+
+        During a reload, those are needed as well that it would serve again if the reload failed.
+        """
+        published, present = self._manifest.snapshots, self.snapshots.published
+        needed = self._fit(published, self._config.loaded_datasets)
+        behind = [one for one in needed if self.snapshots.snapshot(one.dataset) != one]
+        kept = self._fit(published, self._in_effect.loaded_datasets)
+        return behind + [one for one in kept if one not in (*present, *behind)]
 
     def look(self) -> None:
         """Read the requests and the state so that `history` is complete. Raises SharedStorageError."""
@@ -212,7 +220,7 @@ class Follower:
             for run in self._state.runs.get(dataset.name, ())
         ]
         if dataset.name in self._unfit:
-            runs = [replace(run, rows=None, bytes=None, error=run.error and FORMER) for run in runs]
+            runs = [without_figures(run) for run in runs]
         listed = {run.id for run in runs}
         pending = [run for of, run in list(self._pending.values()) if of == dataset.name and run.id not in listed]
         return self._with_own(dataset.name, (*reversed(pending), *runs))
@@ -235,14 +243,15 @@ class Follower:
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
         """Use another configuration; see `DatasetManager.replace`."""
-        self._snapshots.redeclare(config.loaded_datasets)
+        self.snapshots.redeclare(config.loaded_datasets)
+        self.snapshots.hold(changed_since(self._in_effect.datasets, config.datasets))
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
         self._config = config
 
     def commit(self) -> None:
         """See `DatasetManager.commit`."""
-        self._snapshots.drop_undeclared()
-        self._committed = self._config.generation
+        self.snapshots.drop_undeclared()
+        self._in_effect = self._config
 
     def runs_to_adopt(self) -> dict[str, tuple[RefreshRun, ...]]:
         """
@@ -264,11 +273,31 @@ class Follower:
         During a reload there are none: this node still serves data that it would drop if it published.
         """
         shared = self._config.snapshots
-        if shared is None or shared.role == "follower" or self._config.generation != self._committed:
+        if shared is None or shared.role == "follower" or self._config.generation != self._in_effect.generation:
             return NOTHING
         published = {one.dataset for one in self._manifest.snapshots} - self._unfit
         missing = [one for one in self._config.loaded_datasets if one.name not in published]
-        return {one.name: fingerprint(one) for one in missing if self._snapshots.snapshot(one.name) is None}
+        return {one.name: fingerprint(one) for one in missing if self.snapshots.snapshot(one.name) is None}
+
+    def _holds(self) -> Mapping[Defined, str]:
+        """Return what a node that may publish serves although nobody publishes it, and when it was loaded."""
+        shared = self._config.snapshots
+        if shared is None or shared.role == "follower":
+            return NOTHING_HELD
+        published = {(one.dataset, one.source) for one in self._manifest.snapshots}
+        held = {(one.dataset, one.source): one.created_at for one in self.snapshots.published}
+        return {one: created_at for one, created_at in held.items() if one not in published}
+
+    def unpublished(self) -> Mapping[Defined, str]:
+        """Return what this node would publish that nobody does, and when it was loaded; empty if it has not been."""
+        published = {(one.dataset, one.source) for one in self._manifest.snapshots}
+        declared = {
+            (dataset.name, fingerprint(dataset))
+            for config in (self._config, self._in_effect)
+            for dataset in config.loaded_datasets
+        }
+        held = self._holds()
+        return {one: held.get(one, "") for one in declared - published}
 
     def _dataset(self, name: str) -> DatasetConfig:
         try:
@@ -277,7 +306,7 @@ class Follower:
             raise UnknownDatasetError(name) from None
 
     def _holds_up(self, dataset: DatasetConfig) -> bool:
-        snapshot, checked_at = self._snapshots.snapshot(dataset.name), self._checked_at(dataset)
+        snapshot, checked_at = self.snapshots.snapshot(dataset.name), self._checked_at(dataset)
         return holds_up_ready(self._config, dataset, snapshot, checked_at, was_tried=self._was_tried)
 
     def _checked_at(self, dataset: DatasetConfig) -> str | None:
@@ -289,7 +318,7 @@ class Follower:
         return None if dataset.name in self._unfit else self._applied.by_name.get(dataset.name)
 
     def _state_of(self, dataset: DatasetConfig) -> DatasetState:
-        snapshot = self._snapshots.snapshot(dataset.name)
+        snapshot = self.snapshots.snapshot(dataset.name)
         told = self._told(dataset)
         error = self._errors.get(dataset.name) or (None if told is None else told.error)
         status: DatasetStatus | None = None if error is None else "Error"
@@ -325,9 +354,9 @@ class Follower:
     def _repair(self) -> None:
         """Withdraw snapshots that are damaged or lost on this disk, so that they are loaded again."""
         try:
-            for fault in self._snapshots.withdraw_damaged().values():
+            for fault in self.snapshots.withdraw_damaged().values():
                 logger.warning("%s It will be reloaded from the shared storage.", fault)
-            self._snapshots.restore()
+            self.snapshots.restore()
         except (SnapshotError, OSError) as exc:
             logger.warning("The published data cannot be checked: %s", exc)
 
@@ -337,7 +366,7 @@ class Follower:
         if failed_at is not None and time.monotonic() - failed_at < _RETRY_S:
             return False
         path = snapshot_path(self._config.state_dir, snapshot)
-        served = self._snapshots.snapshot(snapshot.dataset)
+        served = self.snapshots.snapshot(snapshot.dataset)
         if served is not None and served.file == snapshot.file:  # Names are never reused.
             what = f"changes a snapshot of {snapshot.dataset}"
             raise SharedStorageError(f"The manifest of runtime.snapshots {what}: something else is writing there.")
@@ -345,7 +374,7 @@ class Follower:
             if not self._load(snapshot, path):
                 return False
             self._verifier.verify_content(snapshot)
-            self._snapshots.publish(snapshot)
+            self.snapshots.publish(snapshot)
         except BaseException as exc:
             remove(path)
             if isinstance(exc, SharedStorageError) or not isinstance(exc, SnapshotError | OSError):
@@ -365,7 +394,7 @@ class Follower:
     def _stay(self) -> None:
         """Announce again that this node is alive, during a long download."""
         with suppress(SharedStorageError):
-            self._announce(*self._announced)
+            self._announced()
 
     def _load(self, snapshot: Snapshot, path: Path) -> bool:
         """Write the file of a snapshot. Return False if the storage no longer has the file."""

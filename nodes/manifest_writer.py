@@ -56,7 +56,7 @@ class ManifestWriter:
         self.fenced_by: int | None = None
         self.is_overtaken = False
         self._node = node
-        self._storage = storage
+        self.storage = storage
         self._state_dir = state_dir
         self._lock = threading.RLock()  # held while replacing the manifest
         self._tag: str | None = None
@@ -120,14 +120,14 @@ class ManifestWriter:
 
     def upload(self, snapshot: Snapshot, deadline: Deadline) -> None:
         """Write the objects of *snapshot* to the storage. Raises SnapshotError."""
-        self._storage.upload(f"{SNAPSHOTS}/{snapshot.file}", snapshot_path(self._state_dir, snapshot), deadline)
+        self.storage.upload(f"{SNAPSHOTS}/{snapshot.file}", snapshot_path(self._state_dir, snapshot), deadline)
         if self._exporter is None:
             return
         path = parquet_path(self._state_dir, snapshot)
         try:
             if not path.exists():  # loaded before there was a cluster, or deleted by someone
                 self._exporter(snapshot, deadline)
-            self._storage.upload(f"{SNAPSHOTS}/{parquet_file(snapshot.file)}", path, deadline)
+            self.storage.upload(f"{SNAPSHOTS}/{parquet_file(snapshot.file)}", path, deadline)
         finally:
             path.unlink(missing_ok=True)
 
@@ -172,14 +172,14 @@ class ManifestWriter:
         with self._lock:
             self.settle()
             # Keep this order, so that everything listed was uploaded before the manifest was found to be ours.
-            listed = self._storage.tags(SNAPSHOTS)
+            listed = self.storage.tags(SNAPSHOTS)
             self._verify()
             used = {one.file for one in (*self._manifest.snapshots, *self._staged.values())}
             used |= self._uploading.union(in_use)
             now, unused = time.monotonic(), listed.keys() - self._objects(used)
             self._unused = {name: self._unused.get(name, now) for name in unused}
             gone = [name for name, since in self._unused.items() if now - since >= self._linger_s]
-            self._storage.delete(within(SNAPSHOTS, gone))
+            self.storage.delete(within(SNAPSHOTS, gone))
             return [one for one in self._manifest.snapshots if not self._objects({one.file}) <= listed.keys()]
 
     def _objects(self, files: Collection[str]) -> set[str]:
@@ -201,14 +201,14 @@ class ManifestWriter:
 
     def _check_conditions(self) -> None:
         """Make sure that the server checks conditions: it must refuse to replace a version that never existed."""
-        if self._storage.write(MANIFEST, self._manifest.encode(), _NO_TAG) is not None:
+        if self.storage.write(MANIFEST, self._manifest.encode(), _NO_TAG) is not None:
             raise SharedStorageError(
                 "The server of runtime.snapshots ignores conditional writes (If-Match), so it cannot be used."
             )
 
     def _verify(self) -> None:
         """Make sure that no later holder has written the manifest."""
-        if self._storage.read(MANIFEST, self._tag) != "unchanged":
+        if self.storage.read(MANIFEST, self._tag) != "unchanged":
             self._is_certain = False
             self.settle()
 
@@ -232,14 +232,14 @@ class ManifestWriter:
         self._generation += 1
         manifest = SharedManifest(epoch=self.epoch, node=self._node, generation=self._generation, snapshots=snapshots)
         self._is_certain = False
-        tag = self._storage.write(MANIFEST, manifest.encode(), self._tag)
+        tag = self.storage.write(MANIFEST, manifest.encode(), self._tag)
         if tag is None:
             return False
         self._tag, self._manifest, self._is_certain = tag, manifest, True
         return True
 
     def _read(self) -> None:
-        found = self._storage.read(MANIFEST)
+        found = self.storage.read(MANIFEST)
         if found is None or found == "unchanged":
             self._tag, self._manifest = None, NOTHING_PUBLISHED
             return

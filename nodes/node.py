@@ -168,13 +168,8 @@ class Node:
 
     @property
     def _may_publish(self) -> bool:
-        """
-        Whether this node may take or hold the lease.
-
-        During a reload, it does not begin to publish, because it still serves data that it would drop.
-        """
-        is_ready = isinstance(self._role, Publisher) or not self._is_reloading
-        return is_ready and time.monotonic() >= self._yields_until
+        """Whether this node may take or hold the lease."""
+        return time.monotonic() >= self._yields_until
 
     def _keep_lease(self) -> None:
         while True:
@@ -248,7 +243,7 @@ class Node:
     def _step_up(self, follower: Follower, epoch: int) -> None:
         """Start publishing, based on the snapshots that are published now."""
         follower.sync()
-        if self._is_behind(follower):
+        if self._is_behind(follower) or self._is_outdone(follower):
             return
         state_dir, query = self._config.state_dir, self._config.query
         exporter, linger_s = None, 0.0
@@ -266,13 +261,19 @@ class Node:
         if self._is_behind(follower):
             return
         with self._change:
-            if self._is_reloading:
-                return
             if runs := follower.runs_to_adopt():
                 with suppress(OSError):  # It is only a record of past runs.
                     history.adopt(self._config.state_dir, runs)
-            refresher = Refresher(self._config, builders=self._builders, share=manifest)
-            self._role = publisher = Publisher(self._config, self._storage, self._nodes, manifest, refresher)
+            refresher = Refresher(
+                self._config,
+                builders=self._builders,
+                # What is in effect is still served then, and what is offered may be staged already.
+                snapshots=follower.snapshots if self._is_reloading else None,
+                in_effect=self._in_effect.datasets,
+                share=manifest,
+            )
+            publisher = Publisher(self._config, self._in_effect, self._nodes, manifest, refresher)
+            self._role = publisher
             with suppress(SharedStorageError):
                 publisher.look()
             refresher.start()
@@ -289,14 +290,24 @@ class Node:
         files = {one.file for one in behind}
         if files <= follower.lost & self._waited_for:
             return False
-        self._waited_for, self._yields_until = files, time.monotonic() + _REST_S
-        names = ",".join(sorted(one.dataset for one in behind))
-        if not self._stop.is_set():
-            logger.warning(
-                "This node does not publish, because it could not load all published data",
-                extra={"fields": {"datasets": names}},
-            )
+        self._waited_for = files
+        names = sorted(one.dataset for one in behind)
+        self._rest("This node does not publish, because it could not load all published data", names)
         return True
+
+    def _is_outdone(self, follower: Follower) -> bool:
+        """Return whether another node serves data of a dataset that this node would load. It lets that node publish."""
+        self._nodes.reads()
+        names = self._nodes.outdone(follower.unpublished())
+        if names:
+            self._rest("This node does not publish, because another node has data that is not published", names)
+        return bool(names)
+
+    def _rest(self, reason: str, datasets: Sequence[str]) -> None:
+        """Let other nodes publish for a while."""
+        self._yields_until = time.monotonic() + _REST_S
+        if not self._stop.is_set():
+            logger.warning("%s", reason, extra={"fields": {"datasets": ",".join(datasets)}})
 
     def _step_down(self, publisher: Publisher) -> None:
         """Stop publishing, and serve the snapshots in the manifest: those of the node that has the lease now."""

@@ -10,13 +10,19 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
+from msgspec.structs import replace
+
 from datasources.errors import SharedStorageError
 from nodes.documents import NODES, Presence
 from nodes.lease import LastSeen
 from nodes.object_storage import ObjectStorage, within
 
+#: A dataset with the fingerprint of a definition of it.
+Defined = tuple[str, str]
+
 #: What a node lacks that has everything.
 NOTHING: Final[Mapping[str, str]] = {}
+NOTHING_HELD: Final[Mapping[Defined, str]] = {}
 #: Seconds between two renewals.
 RENEWAL_S = 10.0
 #: Seconds without a renewal after which a node counts as gone.
@@ -35,19 +41,24 @@ class Nodes:
         self._written = Presence(beat=0, reads=())
         self._due = 0.0
 
-    def announce(self, reads: Collection[str], lacks: Mapping[str, str] = NOTHING) -> None:
+    def announce(
+        self,
+        reads: Collection[str] = (),
+        lacks: Mapping[str, str] = NOTHING,
+        holds: Mapping[Defined, str] = NOTHING_HELD,
+    ) -> None:
         """
-        Announce that this node is alive, is about to load the snapshots with the files *reads*, and waits for *lacks*.
+        Announce that this node is alive, and what it has and lacks; see `Presence`.
 
-        The document is written only if it is due or has changed. *lacks* are datasets that nobody has published as this
-        node declares them, with the fingerprints of their declarations.
+        The document is written only if it is due or has changed.
 
         Raises:
             SharedStorageError: The storage does not respond.
         """
-        told = tuple(sorted(reads)), dict(lacks)
-        if told != (self._written.reads, self._written.lacks) or self._now() >= self._due:
-            self._written = Presence(beat=self._written.beat + 1, reads=told[0], lacks=told[1])
+        held = tuple(sorted((*one, created_at) for one, created_at in holds.items()))
+        told = Presence(beat=self._written.beat, reads=tuple(sorted(reads)), lacks=dict(lacks), holds=held)
+        if told != self._written or self._now() >= self._due:
+            self._written = replace(told, beat=told.beat + 1)
             self._storage.put(f"{NODES}/{self._name}", self._written.encode())
             self._due = self._now() + RENEWAL_S
 
@@ -85,3 +96,20 @@ class Nodes:
     def lacks(self) -> set[tuple[str, str]]:
         """Return the datasets that nodes lack, with their fingerprints, as of the last `reads`."""
         return {lack for _, presence in self._alive.values() for lack in presence.lacks.items()}
+
+    def outdone(self, unpublished: Mapping[Defined, str]) -> list[str]:
+        """
+        Return the datasets of *unpublished* that another node has in a newer version, as of the last `reads`.
+
+        *unpublished* tells when this node loaded each, empty if it has not. If both nodes have something newer, only
+        one of them is outdone.
+        """
+        names: set[str] = set()
+        for name, (_, presence) in self._alive.items():
+            theirs = {(dataset, source): created_at for dataset, source, created_at in presence.holds}
+            newer = {one[0] for one, at in unpublished.items() if theirs.get(one, "") > at}
+            wanted = theirs.keys() | presence.lacks.items()
+            is_ahead = any(at > theirs.get(one, "") for one, at in unpublished.items() if one in wanted)
+            if name != self._name and not (is_ahead and self._name < name):
+                names |= newer
+        return sorted(names)

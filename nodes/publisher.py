@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from datasources.control import AdmittedSql
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError
+from datasources.refresh.history import without_figures
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Builder, fingerprint
 from nodes.documents import STATE, RefreshRequest, SharedState
 from nodes.manifest_writer import ManifestWriter
-from nodes.object_storage import ObjectStorage
 from nodes.presence import Nodes
 from nodes.requests import Requests, declaration_of
 from queryengine.manifest import read_manifest
@@ -45,7 +45,7 @@ class Publisher:
     def __init__(
         self,
         config: RuntimeConfig,
-        storage: ObjectStorage,
+        in_effect: RuntimeConfig,
         nodes: Nodes,
         manifest: ManifestWriter,
         refresher: Refresher,
@@ -53,9 +53,9 @@ class Publisher:
         self.manifest, self.control = manifest, refresher
         self.unknown: set[tuple[str, str]] = set()  # what nodes lack that is declared otherwise or not at all here
         self._is_aligned = False
-        self._config, self._storage, self._nodes = config, storage, nodes
-        self._in_effect = config  # during a reload, the former configuration
-        self._requests = Requests(storage)
+        self._config, self._storage, self._nodes = config, manifest.storage, nodes
+        self._in_effect = in_effect  # during a reload, the former configuration
+        self._requests = Requests(manifest.storage)
         self._lock = threading.Lock()  # held while accepting requests
         self._taken: set[str] = set()  # the ids of the requests
         self._has_looked = False
@@ -68,7 +68,6 @@ class Publisher:
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
         """Use another configuration; see `DatasetManager.replace`."""
-        self.manifest.unstage()
         self._config, self.control = config, self.control.replace(config, builders, timeout_s)
 
     def commit(self) -> None:
@@ -83,7 +82,7 @@ class Publisher:
         Raises:
             SnapshotError: The storage does not respond, or another node publishes.
         """
-        self._nodes.announce(())
+        self._nodes.announce()
         self.manifest.settle()
         if self._config.generation == self._in_effect.generation and self.manifest.has_staged:
             served = read_manifest(self._config.state_dir).snapshots
@@ -140,12 +139,10 @@ class Publisher:
         """
         Return whether a refresh loads what its caller asked for; otherwise it loads as declared.
 
-        As after a reload (see `Runs.take_over`), the SQL must be meant for this declaration, and a request that waits
-        for its time does not outlast the publisher that accepted it: its caller may have lost the key.
+        As after a reload (see `Runs.take_over`), the SQL must be meant for this declaration, and must have arrived
+        since this node publishes: the caller of an older request may have lost the key.
         """
-        if request.jitter_max_s and not self._has_looked:
-            return False
-        return any(request.source == declaration_of(one) for one in self._config.datasets)
+        return self._has_looked and any(request.source == declaration_of(one) for one in self._config.datasets)
 
     def _tell(self) -> None:
         """Write the state, and remove the requests whose runs have ended in it."""
@@ -154,7 +151,11 @@ class Publisher:
         datasets = self._config.datasets
         most = max(_LEAST_RUNS, _MAX_RUNS // max(1, len(datasets)))
         runs = {dataset.name: self.control.history(dataset.name)[:most] for dataset in datasets}
-        state = SharedState(epoch=self.manifest.epoch, datasets=self.control.datasets(), runs=runs)
+        states, staging = self.control.datasets(), self.control.staging
+        # What others declare otherwise is none of their callers' business until it takes effect.
+        runs |= {name: tuple(map(without_figures, runs[name])) for name in staging.intersection(runs)}
+        states = tuple(replace(one, error=None) if one.name in staging else one for one in states)
+        state = SharedState(epoch=self.manifest.epoch, datasets=states, runs=runs)
         told = runs, [replace(one, age_s=None, next_refresh_at=None) for one in state.datasets]
         if told != self._told or time.monotonic() >= self._state_due:
             self._storage.put(STATE, state.encode())

@@ -74,10 +74,7 @@ class History:
     def forget_figures(self, dataset: str, ids: Collection[str]) -> None:
         """Remove the figures and error texts of the runs *ids* of *dataset*, which were those of other data."""
         with self._lock:
-            self._runs[dataset] = [
-                replace(run, rows=None, bytes=None, error=run.error and FORMER) if run.id in ids else run
-                for run in self._runs[dataset]
-            ]
+            self._runs[dataset] = [without_figures(run) if run.id in ids else run for run in self._runs[dataset]]
             self._write()
 
     def interrupt(self) -> None:
@@ -104,6 +101,11 @@ class History:
             self._is_saved = False
         else:
             self._is_saved, self._room_bytes = True, max(size, _LEAST_LINES_BYTES)
+
+
+def without_figures(run: RefreshRun) -> RefreshRun:
+    """Return *run* without what it tells about the data."""
+    return replace(run, rows=None, bytes=None, error=run.error and FORMER)
 
 
 def ended_runs(state_dir: Path) -> dict[str, list[RefreshRun]]:

@@ -10,7 +10,7 @@ from nodes.documents import LEASE, Holder
 from queryengine.manifest import read_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import accelerated, finished, served
+from tests.datasources.support import accelerated, appended, finished, served
 from tests.nodes.fleet import Fleet
 from tests.nodes.storage_server import KEYS
 from tests.system.harness import wait_for
@@ -63,21 +63,55 @@ def test_a_node_does_not_ask_to_publish_until_its_reload_is_over(fleet: Fleet) -
     wait_for(lambda: fleet.publisher() == "c", "the handover")
 
 
-def test_a_node_does_not_begin_to_publish_during_a_reload(fleet: Fleet) -> None:
-    datasets = with_another(fleet)
-    fleet.loaded("a", "auto", *datasets)
-    node = fleet.loaded("b", "auto", *datasets)
-    put(fleet.directory, "b.csv", b"a,b\n8,x\n")
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_a_node_whose_process_dies_in_a_reload_ends_it_and_keeps_what_is_in_effect(
+    fleet: Fleet, *, takes_effect: bool
+) -> None:
+    dataset = appended(fleet.directory)
+    other = replace(dataset, acceleration=replace(dataset.acceleration, refresh_sql="SELECT a, 'y' AS b FROM d"))
+    node = fleet.loaded("a", "auto", dataset)
+    fleet.write(2)
+    assert finished(node, node.request_refresh("d")).status == "succeeded"
+    fleet.write(3)
+    node.replace(fleet.config("a", "auto", other, with_another(fleet)[1], generation=2), [], 30)
+    fleet.kill("a")
 
-    node.replace(fleet.config("b", "auto", datasets[0], generation=2), [], 30)
-    fleet.stop("a")
-    time.sleep(1)
+    node = fleet.start("a", "auto", dataset)
+    node.replace(fleet.config("a", "auto", other, with_another(fleet)[1], generation=2), [], 30)
+    wait_for(node.is_loaded, "the load")
 
+    assert (fleet.rows("a"), fleet.published()) == ([(1, "x"), (2, "x")], ["d"])
+    if takes_effect:
+        node.commit()
+        assert fleet.rows("a") == [(3, "y")]
+        wait_for(lambda: set(fleet.published()) == {"d", "e"}, "the end")
+    else:
+        node.replace(fleet.config("a", "auto", dataset), [], 30)
+        assert finished(node, node.request_refresh("d")).status == "succeeded"
+        assert fleet.rows("a") == [(1, "x"), (2, "x"), (3, "x")]
+
+
+def test_a_node_that_alone_has_the_rows_of_a_definition_publishes_them(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = appended(fleet.directory)
+    node = fleet.loaded("a", "auto", dataset)
+    fleet.write(2)
+    assert finished(node, node.request_refresh("d")).status == "succeeded"
+    fleet.write(3)
+    fleet.loaded("b", "auto", changed(fleet))
+    assert fleet.publisher() == "b"
+
+    fleet.stop("b")
+    fleet.start("c", "auto", dataset)  # Node a still lets others publish.
+    wait_for(lambda: "another node has data that is not published" in caplog.text, "the other node's rest")
     assert fleet.publisher() is None
-    assert served(fleet.directory / "b", "e") == [(7, "x")]
-    node.replace(fleet.config("b", "auto", *datasets), [], 30)  # The reload has failed.
-    wait_for(lambda: fleet.publisher() == "b", "the lease")
-    assert served(fleet.directory / "b", "e") == [(7, "x")]
+    monkeypatch.setattr(node, "_yields_until", 0.0)
+
+    wait_for(lambda: fleet.publisher() == "a", "the lease")
+    wait_for(fleet.nodes["c"].is_loaded, "the data")
+    assert finished(fleet.nodes["c"], fleet.nodes["c"].request_refresh("d")).status == "succeeded"
+    assert fleet.rows("a") == fleet.rows("c") == [(1, "x"), (2, "x"), (3, "x")]
 
 
 def changed(fleet: Fleet) -> DatasetConfig:
@@ -134,8 +168,8 @@ def test_other_nodes_get_data_that_is_declared_otherwise_once_it_takes_effect(
 
     node.replace(fleet.config("a", "auto", changed(fleet), added, generation=2), [], 30)
     wait_for(node.is_loaded, "the load")
-    wait_for(lambda: len(fleet.published()) == 2, "the new dataset")
     time.sleep(0.5)
+    assert fleet.published() == ["d"]
     assert (fleet.rows("a"), fleet.rows("b")) == ([(1, "x")], [(1, "x")])
     if takes_effect:
         node.commit()
@@ -191,27 +225,26 @@ def test_nodes_whose_configurations_differ_for_good_do_not_take_turns(
     assert served(fleet.directory / "b", "e") == [(7, "x")]
 
 
-@pytest.mark.parametrize(
-    ("declared", "jitter_max_s"),
-    [
-        pytest.param("SELECT * FROM d WHERE a < 3", 0.0, id="declared otherwise"),
-        pytest.param(None, 600.0, id="not due"),
-    ],
-)
-def test_a_next_publisher_loads_as_declared_what_was_not_asked_of_its_declaration_or_was_not_due(
-    fleet: Fleet, declared: str | None, jitter_max_s: float
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_publisher_loads_as_declared_what_is_older_or_was_not_asked_of_its_declaration(
+    fleet: Fleet, *, is_older: bool
 ) -> None:
     fleet.loaded("a")
     follower = fleet.loaded("b", "follower")
     fleet.kill("a")
     put(fleet.directory, "a.csv", b"a,b\n1,x\n2,y\n3,z\n")
-    run = follower.request_refresh("d", AdmittedSql("SELECT a, 'caller' AS b FROM d"), jitter_max_s=jitter_max_s)
+    sql = AdmittedSql("SELECT a, 'caller' AS b FROM d")
+    if is_older:
+        run = follower.request_refresh("d", sql, jitter_max_s=600.0)
+    declared = None if is_older else "SELECT * FROM d WHERE a < 3"
     # The scheduled load joins the request, and does not wait for its delay.
     acceleration = AccelerationConfig(refresh_sql=declared, refresh_check_interval_s=1.0)
     fleet.loaded("c", "auto", replace(accelerated(fleet.directory), acceleration=acceleration))
+    if not is_older:
+        run = follower.request_refresh("d", sql)
 
     assert finished(follower, run).status == "succeeded"
-    assert fleet.rows("b") == [(1, "x"), (2, "y"), (3, "z")][: 2 if declared else 3]
+    assert fleet.rows("b") == [(1, "x"), (2, "y"), (3, "z")][: 3 if is_older else 2]
 
 
 def test_a_reload_changes_the_credentials(fleet: Fleet) -> None:
