@@ -98,13 +98,18 @@ class Holder(_Document, frozen=True, kw_only=True):
 
 
 class SharedState(_Document, frozen=True, kw_only=True, dict=True):
-    """The datasets, and the refreshes by dataset name, as reported by the node with the lease *epoch*."""
+    """
+    The datasets, and the refreshes by dataset name, as reported by the node with the lease *epoch*.
+
+    `sources` are the fingerprints of that node's declarations, by dataset name.
+    """
 
     _NAME = STATE
 
     epoch: Count
     datasets: tuple[DatasetState, ...]
     runs: Mapping[str, tuple[RefreshRun, ...]]
+    sources: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         """Refuse invalid times, because the age of data is computed from them."""

@@ -21,6 +21,7 @@ from datasources.control import AdmittedSql, DatasetState, DatasetStatus, Refres
 from datasources.deadline import Deadline
 from datasources.errors import (
     DatasetsUnavailableError,
+    RedefinedError,
     SharedStorageError,
     SnapshotError,
     UnknownDatasetError,
@@ -88,6 +89,12 @@ class Follower:
         # A node that never publishes need not know where data comes from.
         self._fit = as_declared if config.snapshots and config.snapshots.role != "follower" else _of_declared_names
         self.snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, self._fit)
+        #: The served files, and when they were last known to be current.
+        self._checks: dict[str, tuple[str, str]] = {}
+        for name, runs in own_runs.items():
+            checked_at = next((run.finished_at for run in runs if run.status == "succeeded"), None)
+            if checked_at is not None and (served := self.snapshots.snapshot(name)) is not None:
+                self._checks[name] = served.file, checked_at
         self._verifier = Verifier(config.state_dir)
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held while replacing what was last read
@@ -133,6 +140,7 @@ class Follower:
             self.lost.intersection_update(one.file for one in missing)
             if [snapshot for snapshot in missing if not self._take(snapshot)] == []:
                 self._applied = state
+                self._note_checks()
         finally:
             self._was_tried = True
             self._verifier.close()
@@ -219,7 +227,7 @@ class Follower:
             else replace(run, status="running", phase="publishing", finished_at=None)
             for run in self._state.runs.get(dataset.name, ())
         ]
-        if dataset.name in self._unfit:
+        if self._differs(dataset, self._state):
             runs = [without_figures(run) for run in runs]
         listed = {run.id for run in runs}
         pending = [run for of, run in list(self._pending.values()) if of == dataset.name and run.id not in listed]
@@ -268,16 +276,20 @@ class Follower:
 
     def _lacks(self) -> Mapping[str, str]:
         """
-        Return the datasets that this node would load itself if it published, because nobody has, with fingerprints.
+        Return the datasets that this node would load itself if it published, because nobody does, with fingerprints.
 
         During a reload there are none: this node still serves data that it would drop if it published.
         """
         shared = self._config.snapshots
         if shared is None or shared.role == "follower" or self._config.generation != self._in_effect.generation:
             return NOTHING
-        published = {one.dataset for one in self._manifest.snapshots} - self._unfit
-        missing = [one for one in self._config.loaded_datasets if one.name not in published]
-        return {one.name: fingerprint(one) for one in missing if self.snapshots.snapshot(one.name) is None}
+        published = {one.dataset for one in self._manifest.snapshots}
+        return {
+            one.name: fingerprint(one)
+            for one in self._config.loaded_datasets
+            if (one.name not in published or self._differs(one, self._state))
+            and (self.snapshots.snapshot(one.name) is None or self._holds_up(one))
+        }
 
     def _holds(self) -> Mapping[Defined, str]:
         """Return what a node that may publish serves although nobody publishes it, and when it was loaded."""
@@ -310,12 +322,24 @@ class Follower:
         return holds_up_ready(self._config, dataset, snapshot, checked_at, was_tried=self._was_tried)
 
     def _checked_at(self, dataset: DatasetConfig) -> str | None:
-        told = self._told(dataset)
-        return None if told is None else told.checked_at
+        """Return when the served data was last told to be current, even if the publisher has other data now."""
+        served, (file, checked_at) = self.snapshots.snapshot(dataset.name), self._checks.get(dataset.name, ("", None))
+        return checked_at if served is not None and served.file == file else None
+
+    def _note_checks(self) -> None:
+        for dataset in self._config.loaded_datasets:
+            told, served = self._told(dataset), self.snapshots.snapshot(dataset.name)
+            if told is not None and told.checked_at is not None and served is not None:
+                self._checks[dataset.name] = served.file, told.checked_at
 
     def _told(self, dataset: DatasetConfig) -> DatasetState | None:
-        """Return what the publisher reports of the data that is served here; None if it is not what is published."""
-        return None if dataset.name in self._unfit else self._applied.by_name.get(dataset.name)
+        """Return what the publisher reports of the data that is served here; None if it reports on other data."""
+        return None if self._differs(dataset, self._applied) else self._applied.by_name.get(dataset.name)
+
+    def _differs(self, dataset: DatasetConfig, state: SharedState) -> bool:
+        """Return whether *state*, or what is published, is of another definition of a dataset."""
+        is_other = self._fit is as_declared and state.sources.get(dataset.name) not in {None, fingerprint(dataset)}
+        return is_other or dataset.name in self._unfit
 
     def _state_of(self, dataset: DatasetConfig) -> DatasetState:
         snapshot = self.snapshots.snapshot(dataset.name)
@@ -379,6 +403,8 @@ class Follower:
             remove(path)
             if isinstance(exc, SharedStorageError) or not isinstance(exc, SnapshotError | OSError):
                 raise
+            if isinstance(exc, RedefinedError):  # by a reload during the download
+                return False
             fault = (
                 not_written(f"The snapshot of {snapshot.dataset}", exc.strerror) if isinstance(exc, OSError) else exc
             )

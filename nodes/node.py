@@ -6,6 +6,7 @@ and switches between a `Follower` and a `Publisher`.
 """
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -71,6 +72,7 @@ class Node:
         self._lease_error: str | None = None
         self._granted: dict[tuple[str, str], tuple[float, float]] = {}  # when to grant a dataset again, and the wait
         self._yields_until = 0.0
+        self._syncs_since = math.inf  # while this node does not look at what is published
         self._waited_for: set[str] = set()  # lost files that another node had time to publish
         self._is_warned = False
         self._threads = [threading.Thread(target=self._run, name="node", daemon=True)]
@@ -168,8 +170,13 @@ class Node:
 
     @property
     def _may_publish(self) -> bool:
-        """Whether this node may take or hold the lease."""
-        return time.monotonic() >= self._yields_until
+        """
+        Whether this node may take or hold the lease.
+
+        Others may publish while it rests, and while it downloads what is published, which may take long.
+        """
+        now = time.monotonic()
+        return now >= self._yields_until and now - self._syncs_since <= RENEWAL_S
 
     def _keep_lease(self) -> None:
         while True:
@@ -208,22 +215,33 @@ class Node:
         self._error = error
 
     def _step(self) -> None:
-        role, epoch = self._role, self._lease.epoch
+        role = self._role
         if isinstance(role, Follower):
+            self._sync(role)
+            epoch = self._lease.epoch
             if epoch is not None and epoch >= self._least_epoch and self._may_publish:
                 self._step_up(role, epoch)
             else:
                 self._warn_of_another()
-                role.sync()
-        elif role.manifest.fenced_by is not None or role.manifest.epoch != epoch:
+            return
+        epoch = self._lease.epoch
+        if role.manifest.fenced_by is not None or role.manifest.epoch != epoch:
             self._least_epoch = max(self._least_epoch, (role.manifest.fenced_by or 0) + 1)
             if not role.manifest.is_overtaken:
                 logger.warning("Another node is now the publisher; this node serves its data.")
             self._step_down(role)
         else:
             role.step(self._stop)
-            if any(time.monotonic() >= self._granted.get(one, (0.0, 0.0))[0] for one in role.unknown):
+            is_asked = any(time.monotonic() >= self._granted.get(one, (0.0, 0.0))[0] for one in role.unknown)
+            if is_asked and not self._is_reloading:
                 self._yield(role)
+
+    def _sync(self, follower: Follower) -> None:
+        self._syncs_since = time.monotonic()
+        try:
+            follower.sync()
+        finally:
+            self._syncs_since = math.inf
 
     def _yield(self, publisher: Publisher) -> None:
         """
@@ -242,7 +260,6 @@ class Node:
 
     def _step_up(self, follower: Follower, epoch: int) -> None:
         """Start publishing, based on the snapshots that are published now."""
-        follower.sync()
         if self._is_behind(follower) or self._is_outdone(follower):
             return
         state_dir, query = self._config.state_dir, self._config.query

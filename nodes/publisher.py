@@ -155,7 +155,8 @@ class Publisher:
         # What others declare otherwise is none of their callers' business until it takes effect.
         runs |= {name: tuple(map(without_figures, runs[name])) for name in staging.intersection(runs)}
         states = tuple(replace(one, error=None) if one.name in staging else one for one in states)
-        state = SharedState(epoch=self.manifest.epoch, datasets=states, runs=runs)
+        sources = {dataset.name: fingerprint(dataset) for dataset in datasets}
+        state = SharedState(epoch=self.manifest.epoch, datasets=states, runs=runs, sources=sources)
         told = runs, [replace(one, age_s=None, next_refresh_at=None) for one in state.datasets]
         if told != self._told or time.monotonic() >= self._state_due:
             self._storage.put(STATE, state.encode())

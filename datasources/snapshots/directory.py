@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from datasources.deadline import Deadline
-from datasources.errors import SnapshotError, not_written
+from datasources.errors import RedefinedError, SnapshotError, not_written
 from datasources.snapshots.snapshot import (
     SCRATCH_DIRECTORIES,
     SNAPSHOT_FILES,
@@ -78,7 +78,7 @@ class SnapshotDirectory:
 
     def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig], fit: "Fit | None" = None) -> None:
         self._state_dir = state_dir
-        self._fit = fit or as_declared
+        self._fit, self._datasets = fit or as_declared, datasets
         self._lock = threading.Lock()  # held while replacing the manifest
         #: The datasets that were published as declared otherwise when the current declarations came.
         self.changed: frozenset[str] = frozenset()
@@ -121,7 +121,7 @@ class SnapshotDirectory:
             discarded = list(self._staged.values())
             self._stage({})
             unfit = self._unfit(self._manifest, datasets)
-            self._undeclared = frozenset(one.file for one in unfit)
+            self._datasets, self._undeclared = datasets, frozenset(one.file for one in unfit)
             self.changed = self.staging = frozenset(one.dataset for one in unfit)
             self._serve(self._manifest)
         for snapshot in discarded:
@@ -162,9 +162,14 @@ class SnapshotDirectory:
         publication is synced.
 
         Raises:
-            SnapshotError: The manifest cannot be written. The old data is still served, and *snapshot* is deleted.
+            RedefinedError: The snapshot does not fit the declarations (any more).
+            SnapshotError: The manifest cannot be written. In both cases, the old data is still served, and *snapshot*
+                is deleted.
         """
         with self._lock:
+            if not self._fit([snapshot], self._datasets):
+                self.discard(snapshot)
+                raise RedefinedError(snapshot.dataset)
             snapshots = {one.dataset: one for one in self._manifest.snapshots}
             superseded = snapshots.pop(snapshot.dataset, None)
             snapshots[snapshot.dataset] = snapshot

@@ -1,5 +1,6 @@
 """Nodes whose configuration changes, one by one or by a reload."""
 
+import json
 import time
 
 import pytest
@@ -178,6 +179,48 @@ def test_other_nodes_get_data_that_is_declared_otherwise_once_it_takes_effect(
         node.replace(fleet.config("a"), [], 30)
         fleet.refresh("b", 7)
     assert fleet.rows("a") == fleet.rows("b")
+
+
+def test_a_reload_during_a_download_gets_no_data_of_the_former_definition(fleet: Fleet) -> None:
+    def downloads() -> bool:
+        names = [name for name in fleet.shared.names() if name.startswith("nodes/")]
+        return any(json.loads(fleet.shared.document(name))["reads"] for name in names)
+
+    fleet.loaded("a")
+    node = fleet.loaded("b")
+    fleet.shared.fault(delay_s=2.0, only="/snapshots/")
+    fleet.write(2)
+    fleet.nodes["a"].request_refresh("d")
+    wait_for(downloads, "the download")
+
+    node.replace(fleet.config("b", "auto", changed(fleet), generation=2), [], 30)
+    fleet.shared.fault()
+    wait_for(lambda: not downloads(), "its end")
+
+    assert node.waiting_for() == ("d",)
+    node.replace(fleet.config("b"), [], 30)
+    fleet.shows("b", 2)
+
+
+def test_data_stays_current_while_nodes_publish_another_definition(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.node._REST_S", 1.0)
+    dataset = accelerated(fleet.directory, refresh_check_interval_s=0.2)
+    fleet.loaded("a", "auto", dataset, max_staleness_s=4.0)
+    checked_at = fleet.state("a").checked_at
+    wait_for(lambda: fleet.state("a").checked_at != checked_at, "a check")
+    checked_at = fleet.state("a").checked_at
+
+    missing = accelerated(fleet.directory, "missing.csv", refresh_check_interval_s=0.2)
+    fleet.start("b", "auto", missing)
+    wait_for(lambda: fleet.publisher() == "b", "the handover")
+    wait_for(lambda: fleet.state("b").error, "the fault")
+    assert fleet.state("a").error is None
+    assert str(fleet.state("a").checked_at) >= str(checked_at)
+    # Once its data is too old, it publishes again.
+    wait_for(lambda: fleet.publisher() == "a", "the lease")
+    wait_for(fleet.nodes["a"].is_loaded, "a load")
 
 
 def test_a_node_that_loses_the_lease_during_a_reload_serves_what_is_in_effect(fleet: Fleet) -> None:
