@@ -10,7 +10,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Unpack
@@ -308,8 +308,10 @@ class Node:
         if files <= follower.lost & self._waited_for:
             return False
         self._waited_for = files
-        names = sorted(one.dataset for one in behind)
-        self._rest("This node does not publish, because it could not load all published data", names)
+        logger.warning(
+            "This node does not publish, because it could not load all published data",
+            extra={"fields": {"datasets": self._rest(one.dataset for one in behind)}},
+        )
         return True
 
     def _is_outdone(self, follower: Follower) -> bool:
@@ -317,14 +319,16 @@ class Node:
         self._nodes.reads()
         names = self._nodes.outdone(follower.unpublished())
         if names:
-            self._rest("This node does not publish, because another node has data that is not published", names)
+            logger.warning(
+                "This node does not publish, because another node has data that is not published",
+                extra={"fields": {"datasets": self._rest(names)}},
+            )
         return bool(names)
 
-    def _rest(self, reason: str, datasets: Sequence[str]) -> None:
-        """Let other nodes publish for a while."""
+    def _rest(self, datasets: Iterable[str]) -> str:
+        """Let other nodes publish for a while. Return the names of the *datasets* for the log."""
         self._yields_until = time.monotonic() + _REST_S
-        if not self._stop.is_set():
-            logger.warning("%s", reason, extra={"fields": {"datasets": ",".join(datasets)}})
+        return ",".join(sorted(datasets))
 
     def _step_down(self, publisher: Publisher) -> None:
         """Stop publishing, and serve the snapshots in the manifest: those of the node that has the lease now."""

@@ -78,7 +78,7 @@ class ApiView(APIView):
             self.http_method_not_allowed(request)
 
     def authenticate_again(self, request: Request) -> Principal:
-        """Return the caller, authenticated again if a reload has changed the keys while the body arrived."""
+        """Return the caller, authenticated again if a reload has changed the keys while this request waited."""
         if get_access() is not self._authentication.access:
             del self._authentication.access
             del request._user  # type: ignore[attr-defined]  # noqa: SLF001 (DRF authenticates when its user is asked for)
@@ -98,6 +98,7 @@ class ApiView(APIView):
             self.allowance = get_engine().count_request(caller.fingerprint, caller.limits.requests_per_minute)
             if not self.allowance.is_allowed:
                 raise RateLimitError(self.allowance.limit, self.allowance.reset_s)
+            self.authenticate_again(request)  # The count comes from another process.
 
     def finalize_response(self, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
         """Add the RateLimit headers of the IETF draft if the key has a limit."""

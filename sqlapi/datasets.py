@@ -39,8 +39,9 @@ RUN_COLUMNS = RefreshRun.__struct_fields__
 def datasets_of(caller: Principal) -> list[dict[str, Any]]:
     """Return the datasets that *caller* may name, in configuration order."""
     control = get_datasets()
+    is_own = _is_for(caller, control)
     states = [state for state in control.datasets() if caller.may_name(state.name)]
-    if not _is_for(caller, control):
+    if not (is_own and _is_for(caller, control)):
         states = list(map(_as_declared, states))
     if caller.scope is not None:
         states = list(map(_without_parent, states))
@@ -65,8 +66,9 @@ class RefreshView(ApiView):
         if not caller.may_name(name):
             raise UnknownDatasetError(name)
         control = get_datasets()
+        shows = caller.rule_of(name) is None and _is_for(caller, control)
         runs = control.history(name)
-        hides = caller.rule_of(name) is not None or not _is_for(caller, control)
+        hides = not (shows and _is_for(caller, control))
         shown = [_without_figures(run) for run in runs] if hides else runs
         return table(request, [asdict(run) for run in shown], RUN_COLUMNS)
 
@@ -118,7 +120,11 @@ def _without_figures(one: _Figures) -> _Figures:
 
 
 def _is_for(caller: Principal, control: DatasetControl) -> bool:
-    """Return whether *caller* may see what *control* has just reported: a scope means one configuration's datasets."""
+    """
+    Return whether *caller* may see what *control* reports: a scope means the datasets of one configuration.
+
+    Ask before and after, because that may change in between.
+    """
     return caller.scope is None or is_own(control)
 
 

@@ -4,13 +4,14 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import telemetry.state
-from datasources.errors import UnknownDatasetError
+from datasources.errors import SnapshotError, UnknownDatasetError
 from datasources.refresh.control_socket import ControlClient
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between checks for a stop and for a new configuration.
 _POLL_S = 0.1
+#: Seconds until a configuration that could not take effect is tried again.
+_RETRY_S = 1.0
 #: Seconds between two heartbeats.
 _BEAT_S = 1.0
 
@@ -116,8 +119,7 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
                     config = _change(live, number, service, loaders)
                     if offered == number:
                         report(extra["reports"], number)
-                elif in_force == number != committed:
-                    service.commit()
+                elif in_force == number != committed and _commit(service):
                     committed = number
                     report(extra["reports"], number)
             except LookupError:
@@ -142,6 +144,17 @@ def _change(live: Handover, number: int, service: DatasetService, loaders: list[
     for loader in former:
         loader.close()
     return config
+
+
+def _commit(service: DatasetService) -> bool:
+    """Serve what is staged. Return False if it has to be tried again, for example because the disk is full."""
+    try:
+        service.commit()
+    except SnapshotError as error:
+        logger.error("The data of the new configuration cannot be served yet: %s", error)  # noqa: TRY400
+        time.sleep(_RETRY_S)
+        return False
+    return True
 
 
 def _give_way() -> None:

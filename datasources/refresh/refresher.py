@@ -233,7 +233,7 @@ class Refresher:
             # Between this refresher's end and its successor's start, the request would be lost.
             self._condition.wait_for(lambda: self._successor is not None or not self._is_moving)
             if (new := self._successor) is not None:
-                if not new.has(entry):  # See `Runs.take_over`.
+                if not new.has(entry) or options.get("jitter_max_s"):  # See `Runs.take_over`.
                     sql = options["mode"] = None
                 return new.request_refresh(name, sql, run_id=run_id, **options)
             if self._stop.is_set() and not self._is_finishing:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from datasources.control import RefreshOptions, RefreshRun
 from datasources.refresh import schedule
 from datasources.refresh.entries import DatasetEntry, DatasetTable, QueueEntry, views_last
-from datasources.refresh.history import History
+from datasources.refresh.history import History, without_figures
 from datasources.refresh.load_queue import LoadQueue, joined
 from datasources.snapshots.snapshot import refresh_sql_of
 from runtimeconf.model import RefreshMode
@@ -72,9 +72,14 @@ class Runs:
         return self.are_running or any(entry.waiting for entry in self._datasets)
 
     def of(self, entry: DatasetEntry) -> tuple[RefreshRun, ...]:
-        """Return the runs of a dataset with their progress, newest first."""
+        """Return the runs of a dataset with their progress, newest first, and without figures of other data."""
+        outdated = self._outdated.get(entry.config.name, ())
         return tuple(
-            self._datasets.with_progress(entry, run) if run.status == "running" else run
+            self._datasets.with_progress(entry, run)
+            if run.status == "running"
+            else without_figures(run)
+            if run.id in outdated
+            else run
             for run in self._history.runs(entry.config.name)
         )
 

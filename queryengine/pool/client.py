@@ -78,7 +78,10 @@ class EngineClient:
                 if self.successor is None or statement.had_slot or not self.successor._may_run(request):  # noqa: SLF001
                     raise
                 break
-        return self.successor._start(request, cancel, admitted)  # noqa: SLF001 (of this class)
+        result = self.successor._start(request, cancel, admitted)  # noqa: SLF001 (of this class)
+        # It is of another configuration, so the cache of this one must neither share nor keep it.
+        result.data_version = None
+        return result
 
     def _may_run(self, request: Request) -> bool:
         return request.call == "admit" or self._accepts(request.query)

@@ -324,7 +324,13 @@ def test_a_successor_runs_what_a_stopping_engine_refuses_and_knows_what_still_ru
     assert [query.sql for query in new.active("k")] == ["endless"]
     tier.engine.call(tier.engine.broker.drain)
     wait_until(lambda: not engine.is_alive())
-    assert b"".join(run(engine, "SELECT 1")) == b'[{"a":1}]'
+    other.engine.scripts["SELECT 2"] = lambda peer: peer.send(
+        encode(Kind.HEADER, {"data_version": [1, 2, 3]}), data(b"2"), encode(Kind.END, {})
+    )
+    passed_on, own = run(engine, "SELECT 2"), run(new, "SELECT 2")
+    assert b"".join(passed_on) == b"".join(own) == b"2"
+    # The cache of the former configuration must not take it for its own.
+    assert (passed_on.data_version, own.data_version) == (None, (1, 2, 3))
     with pytest.raises(EngineUnavailableError):
         run(engine, "SELECT 1", fingerprint="gone")
     assert engine.admit("SELECT 1;", frozenset()).kind == "select"
