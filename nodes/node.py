@@ -36,8 +36,9 @@ logger = logging.getLogger(__name__)
 #: Seconds that an interrupted load has to end before a log message reports that it is still running.
 _END_S = 5.0
 #: Seconds for which a node that lets another one publish does not take the lease, so that nodes with the same
-#: configuration can take it and let it go too. A request is granted again after this time, which doubles each time.
-_REST_S = 60.0
+#: configuration can take it and let it go too. A request is granted again after this time, which doubles each time,
+#: up to the maximum.
+_REST_S, _MAX_REST_S = 60.0, 600.0
 #: Seconds that a superseded snapshot stays for statements on a cluster, in addition to their time limit.
 _LINGER_S = 60.0
 
@@ -253,7 +254,7 @@ class Node:
         logger.info("Another node may publish, because it has more datasets", extra={"fields": {"datasets": names}})
         now = time.monotonic()
         for one in publisher.unknown:
-            wait_s = 2 * self._granted.get(one, (0.0, _REST_S / 2))[1]
+            wait_s = min(2 * self._granted.get(one, (0.0, _REST_S / 2))[1], _MAX_REST_S)
             self._granted[one] = now + wait_s, wait_s
         self._yields_until = now + _REST_S
         self._step_down(publisher)

@@ -99,7 +99,7 @@ class Follower:
         serving: The initial configuration, callers, engine and datasets of this process.
         reports: The pipe to the supervisor.
         adopt: Called to make this process serve with a new `Serving`, by any thread, but by one at a time.
-        is_served: Whether this process is serving correctly now. A new configuration must not be worse.
+        keeps_data: Whether a new configuration must have its data loaded if this one has, whatever the engine does.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class Follower:
         reports: int,
         *,
         adopt: Callable[[Serving], None],
-        is_served: Callable[[], bool] = lambda: False,
+        keeps_data: bool = False,
     ) -> None:
         self._handover = handover
         self._reports = reports
         self._adopt = adopt
-        self._is_served = is_served
+        self._keeps_data = keeps_data
         self._lock = threading.Lock()
         self._number = serving.config.generation
         self._serving = serving
@@ -170,7 +170,7 @@ class Follower:
                 self._prepared = None
                 self._tried, self._is_reported = offered, False
                 if offered:
-                    self._must_load = self._is_served()
+                    self._must_load = self._keeps_data and self._serving.datasets.is_loaded()
                     self._prepared = self._made(offered)
         prepared = self._prepared
         if prepared is not None and not self._is_reported and (outcome := self._outcome(prepared)):

@@ -86,7 +86,7 @@ class _Web(BaseApplication):
             threading.Thread(target=report, name="ready", daemon=True).start()
         if live is None:
             return ApiHandler()
-        follower = Follower(live, serving, self._extra["reports"], adopt=_adopt, is_served=ApiHandler.is_ready)
+        follower = Follower(live, serving, self._extra["reports"], adopt=_adopt, keeps_data=True)
 
         class Following(ApiHandler):
             def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
