@@ -34,37 +34,38 @@ export class Result {
 
   /** Read a response until its end or the row limit. Call *changed* after the schema and after each batch. */
   async read(response: Response, changed: () => void): Promise<void> {
-    const batches = await RecordBatchReader.from(this.#chunks(response));
-    await batches.open();
-    if (!batches.schema) throw new Error("The response ended before the column names.");
-    this.#setSchema(batches.schema);
-    changed();
-    let isFull = false;
-    for await (const batch of batches) {
-      if (isFull && batch.numRows) {
-        this.isCut = true;
-        await batches.cancel();
-        break;
-      }
-      this.#add(batch);
+    const body = response.body!.getReader();
+    try {
+      const batches = await RecordBatchReader.from(this.#chunks(body));
+      await batches.open();
+      if (!batches.schema) throw new Error("The response ended before the column names.");
+      this.#setSchema(batches.schema);
       changed();
-      isFull = this.rows >= MAX_ROWS || this.bytes >= MAX_BYTES;
+      let isFull = false;
+      for await (const batch of batches) {
+        if (isFull && batch.numRows) {
+          this.isCut = true;
+          break;
+        }
+        this.#add(batch);
+        changed();
+        isFull = this.rows >= MAX_ROWS || this.bytes >= MAX_BYTES;
+      }
+    } finally {
+      // Stops the statement if there are more rows. Cancelling the batches would not, because apache-arrow does not
+      // return the generator of the chunks.
+      await body.cancel().catch(() => null);
     }
     this.isComplete = !this.isCut;
     this.sort(this.sorting); // include the rows that arrived after the last sort
   }
 
-  async *#chunks(response: Response): AsyncIterableIterator<Uint8Array> {
-    const reader = response.body!.getReader();
-    try {
-      for (let next = await reader.read(); !next.done; next = await reader.read()) {
-        this.bytes += next.value.length;
-        // Unless the last byte comes separately, apache-arrow waits for more bytes before it returns a complete batch.
-        yield next.value.subarray(0, -1);
-        yield next.value.subarray(-1);
-      }
-    } finally {
-      await reader.cancel().catch(() => null); // stops the statement if there are more rows
+  async *#chunks(body: ReadableStreamDefaultReader<Uint8Array>): AsyncIterableIterator<Uint8Array> {
+    for (let next = await body.read(); !next.done; next = await body.read()) {
+      this.bytes += next.value.length;
+      // Unless the last byte comes separately, apache-arrow waits for more bytes before it returns a complete batch.
+      yield next.value.subarray(0, -1);
+      yield next.value.subarray(-1);
     }
   }
 

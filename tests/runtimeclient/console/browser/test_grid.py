@@ -66,6 +66,7 @@ def test_a_download_can_be_cancelled(page: Page, runtime: Server) -> None:
     page.write("SELECT i FROM range(100000000000) t(i)")
     page.tab.get_by_role("button", name="Run").click()
     page.tab.get_by_text("are shown").wait_for()
+    wait_for(lambda: not runtime.active(), "the statement to stop", patience_s=5)
     for name in ("CSV", "Parquet"):
         page.tab.get_by_role("button", name=f"Download {name}").click()
         wait_for(runtime.active, "the statement to run")
