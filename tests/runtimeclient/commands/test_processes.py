@@ -113,7 +113,13 @@ def test_statements_run_as_they_arrive(remote: Remote) -> None:
         assert process.wait(60) == 0
 
 
-def test_x15_ctrl_c_is_130(remote: Remote) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGHUP, -signal.SIGHUP)],
+)
+def test_x15_ctrl_c_is_130_and_no_signal_leaves_a_file(
+    remote: Remote, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
     is_running = threading.Event()
     is_done = threading.Event()
 
@@ -124,19 +130,21 @@ def test_x15_ctrl_c_is_130(remote: Remote) -> None:
 
     remote.on_sql(work)
     with subprocess.Popen(
-        [*MANAGE, "sql", "SELECT 1", "--http-endpoint", remote.url],
+        [*MANAGE, "sql", "SELECT 1", "--http-endpoint", remote.url, "-o", "new.csv"],
         env=clean_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A background shell passes an ignored SIGINT to its children; a terminal does not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+        # A background shell passes an ignored SIGINT to its children, and nohup a SIGHUP; a terminal does not.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:
         assert is_running.wait(60)
-        process.send_signal(signal.SIGINT)
+        assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
         is_done.set()
 
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out, err) == (status, b"", b"")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error(remote: Remote) -> None:
