@@ -72,7 +72,12 @@ class Configuration(Struct):
 
 def views(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]]) -> Iterator[Finding]:
     """Yield the views, indexes and the like that do not fit the *known* columns of the datasets."""
-    for fault in dry_run(config, known).errors:
+    try:
+        faults = dry_run(config, known).errors
+    except ConfigError:  # `Configuration.read` has reported the views that are not allowed.
+        yield Finding("note", "sql", "Views are compared with the columns of the sources once all of them are allowed.")
+        return
+    for fault in faults:
         yield Finding("error", "sql", str(fault), "Correct the statement or the dataset's columns.")
 
 

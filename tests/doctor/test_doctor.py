@@ -90,10 +90,12 @@ def test_refused_sql_and_views_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("id,name\n1,a\n")
     text = "datasets: [{from: 'file:orders.csv', name: orders}]\nviews: [{name: v, sql: %s}]\n"
 
-    _, refused = examine(write(tmp_path, text % "DROP TABLE x"))
+    _, refused = examine(write(tmp_path, text % "FROM absent"))
     _, unfit = examine(write(tmp_path, text % "SELECT nmae FROM orders"))
 
-    assert "views[0].sql" in shown(refused, "sql", "error")[0]
+    error, note = shown(refused, "sql")
+    assert "views[0].sql" in error
+    assert note == "note sql: Views are compared with the columns of the sources once all of them are allowed."
     assert 'Referenced column "nmae" not found' in shown(unfit, "sql", "error")[0]
 
 
