@@ -47,6 +47,8 @@ _PROBLEM = "application/problem+json"
 _MAX_METADATA_BYTES = 4 << 20
 _FIRST_POLL_S = 0.1
 _MAX_POLL_S = 2.0
+# What a proxy sends while the runtime behind it does not respond. The runtime's own errors are problem bodies.
+_NO_RUNTIME = {502, 503, 504}
 
 
 USER_AGENT = "runtimeclient"
@@ -398,12 +400,16 @@ class RuntimeClient:
     def _unexpected(self) -> NotARuntimeError:
         return NotARuntimeError(f"The response of {self.endpoint.url} is not that of a runtime.")
 
-    def _not_a_runtime(self, response: httpx.Response) -> NotARuntimeError:
+    def _not_a_runtime(self, response: httpx.Response) -> ConnectionFailedError:
         status = masked(f"{response.status_code} {response.reason_phrase}".strip(), self.api_key)
         if response.is_redirect:
             return NotARuntimeError(
                 f"{self.endpoint.url} responds with a redirect ({status}), which is not followed:"
                 " use the runtime's own URL."
+            )
+        if response.status_code in _NO_RUNTIME:
+            return ConnectionFailedError(
+                f"A proxy at {self.endpoint.url} responds ({status}): the runtime behind it does not respond."
             )
         return NotARuntimeError(
             f"{self.endpoint.url} responds ({status}), but is not a runtime: is this the right endpoint?"

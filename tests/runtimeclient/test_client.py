@@ -113,7 +113,7 @@ def test_a_refusal_has_the_message_of_the_runtime(
         pytest.param(Reply(404, b"<html>", "text/html"), id="HTML 404"),
         pytest.param(Reply(200, b"<html>", "text/html"), id="HTML 200"),
         pytest.param(Reply(204), id="no content"),
-        pytest.param(Reply(502, b"bad gateway", "text/plain"), id="a gateway"),
+        pytest.param(Reply(500, b"failure", "text/plain"), id="a failure in plain text"),
         pytest.param(Reply(500, b"{", "application/problem+json"), id="a broken problem"),
         pytest.param(Reply(500, b"[]", "application/problem+json"), id="a problem that is a list"),
         pytest.param(Reply(500, b'{"code":7,"detail":"x"}', "application/problem+json"), id="a code that is a number"),

@@ -26,13 +26,17 @@ def components(status: str) -> Reply:
     return as_reply([{"name": "http", "endpoint": "x", "status": status}])
 
 
-def test_status_waits_until_the_runtime_is_ready(remote: Remote) -> None:
-    busy = problem(503, "busy", "Busy.")
-    remote.on("GET", "/v1/ready", in_turn(NOT_READY, READY))
-    remote.on("GET", "/v1/status", in_turn(busy, components("Initializing"), components("Ready")))
+def test_status_waits_until_the_runtime_is_ready_even_behind_a_proxy(remote: Remote) -> None:
+    busy, gone = problem(503, "busy", "Busy."), [Reply(code, b"<html>", "text/html") for code in (502, 503, 504)]
+    remote.on("GET", "/v1/ready", in_turn(*gone, NOT_READY, READY))
+    remote.on("GET", "/v1/status", in_turn(*gone, busy, components("Initializing"), components("Ready")))
 
-    done = remote.call("status", "--wait")
+    once, done = remote.call("status"), remote.call("status", "--wait")
 
+    assert (once.status, once.err) == (
+        3,
+        f"Error: A proxy at {remote.url} responds (502 Bad Gateway): the runtime behind it does not respond.\n",
+    )
     assert (done.status, done.err) == (0, "")
     assert "Ready" in done.out
 
