@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,8 @@ from runtimeclient.output.text import plural, visible, width
 MAX_POINTS = 20_000
 MAX_BARS = 100
 MAX_SERIES = 8
+# The difference of two numbers below the largest is finite, and so is the reciprocal of one above the smallest.
+_MAX_NUMBER, _MIN_NUMBER = 1e300, 1e-300
 
 #: The type of the values of x.
 Scale: TypeAlias = Literal["number", "time", "text"]
@@ -124,9 +125,9 @@ def _number(value: JsonValue) -> float | None:
     if not isinstance(value, Number):
         return None
     number = float(value)
-    if math.isinf(number):
+    if abs(number) > _MAX_NUMBER:
         raise ClientError("A number in the result is too large to draw.")
-    return number
+    return number if abs(number) >= _MIN_NUMBER else 0.0
 
 
 def _moment(value: JsonValue) -> float | None:
@@ -146,6 +147,11 @@ _MAX_LABEL = 30
 _TICK_SPACING, _MAX_TICK = 16, 14
 # The eighths of a full block character.
 _PARTS = " ▏▎▍▌▋▊▉"
+# plotext writes all digits of y. Within these limits, there is room for them.
+_MIN_Y, _MAX_Y = 1e-9, 1e15
+_Y_TICKS = 7
+# The first and the last second of a date.
+_FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
 # Distinguish the series when there are no colours.
 _MARKS = "●x+o◆*▲#"
 # Colours of the 256-colour palette that are readable on black and on white.
@@ -229,6 +235,10 @@ def _plot(chart: Chart, columns: int, style: Style) -> Iterator[str]:
         color = _COLORS[number] if style.is_colored else "default"
         draw([x for x, _ in points], [y for _, y in points], marker=marker, color=color)
     plotext.xticks(*_ticks(chart, max(columns // _TICK_SPACING, 2)))
+    ys = [y for numbers in chart.series.values() for y in numbers if y is not None]
+    if not _MIN_Y <= max(map(abs, ys)) < _MAX_Y:
+        positions = _positions(ys, _Y_TICKS)
+        plotext.yticks(positions, [f"{position:.6g}" for position in positions])
     text: str = plotext.build()
     yield f" {_legend(list(chart.series), style)}\n"
     for line in (text if style.is_colored else plotext.uncolorize(text)).splitlines():
@@ -250,16 +260,22 @@ def _ticks(chart: Chart, count: int) -> tuple[Sequence[float], Sequence[str]]:
     if chart.scale == "text":
         step = -(-len(chart.xs) // count)
         return list(chart.xs[::step]), [_cut(label, _MAX_TICK) for label in chart.labels[::step]]
-    low, high = min(chart.xs), max(chart.xs)
-    positions = [low + (high - low) * n / (count - 1) for n in range(count)] if high > low else [low]
+    positions = _positions(chart.xs, count)
     if chart.scale == "time":
-        return positions, [_tick(position, high - low) for position in positions]
+        return positions, [_tick(position, positions[-1] - positions[0]) for position in positions]
     return positions, [f"{position:,.6g}" for position in positions]
+
+
+def _positions(numbers: Sequence[float], count: int) -> Sequence[float]:
+    """Return *count* positions, evenly spaced over the range of *numbers*, or one if all numbers are equal."""
+    low, high = min(numbers), max(numbers)
+    return [low + (high - low) * n / (count - 1) for n in range(count)] if high > low else [low]
 
 
 def _tick(seconds: float, span_s: float) -> str:
     """Format a time with the precision that the span of the chart needs."""
-    moment = datetime.fromtimestamp(seconds, UTC)
+    # In UTC, a time with an offset may lie just outside the years 1 to 9999.
+    moment = datetime.fromtimestamp(min(max(seconds, _FIRST_S), _LAST_S), UTC)
     if span_s > 4 * 86_400:
         return f"{moment:%Y-%m-%d}"
     return f"{moment:%m-%d %H:%M}" if span_s > 300 else f"{moment:%H:%M:%S}"

@@ -6,7 +6,7 @@ import pytest
 from runtimeclient.errors import ClientError
 from runtimeclient.http.results import JsonValue, Number
 from runtimeclient.output.charts import Chart, draw_text, make_chart, vega_lite
-from runtimeclient.output.terminal import ChartRequest, Style
+from runtimeclient.output.terminal import KINDS, ChartRequest, Kind, Style
 from tests.corpus import each
 from tests.runtimeclient.remote import Remote, Reply, with_schema
 
@@ -58,7 +58,7 @@ def test_columns_are_chosen(
         ([["x", *n(1)]], ChartRequest(x="b", y=("b",)), "The column b cannot be both x and y."),
         ([n(1, 2)], ChartRequest(y=("a", "b")), "A chart needs a column for x in addition to those for y."),
         ([["x", *n(1)]], ChartRequest(kind="scatter", x="a"), "A scatter chart needs numbers or times for x"),
-        ([[Number("1"), Number("1e999")]], ChartRequest(), "A number in the result is too large to draw."),
+        *[([[Number("1"), Number(y)]], ChartRequest(), "A number in the result is too") for y in ("1e999", "-1.7e308")],
         ([["x", *n(1)]] * 101, ChartRequest(), "A bar chart has at most 100 rows"),
         ([n(1, 1)] * 20_001, ChartRequest(), "A chart has at most 20,000 rows"),
         ([n(*range(10))], ChartRequest(x="a", y=tuple("bcdefghij")), "A chart has at most 8 y columns"),
@@ -116,6 +116,17 @@ def test_labels_and_numbers_of_any_length_fit() -> None:
     assert max(map(len, lines[:3])) <= 60
 
 
+@each("ys", [[-1e300, 1e300], [1e200, 2e200], [-5e-324, 1e-320], [1e-300, 2e-300], [-3e-40, 1e-40]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_any_size_are_drawn(kind: Kind, ys: list[float]) -> None:
+    chart = make_chart(("x", "y"), [n(y, y) for y in ys], ChartRequest(kind=kind, x="x", y=("y",)))
+
+    lines = drawn(chart)
+
+    assert max(map(len, lines)) <= 60
+    assert f"{max(ys):.6g}" in "\n".join(lines) or max(ys) < 1e-300
+
+
 @pytest.mark.parametrize("kind", ["line", "scatter"])
 @pytest.mark.parametrize("is_colored", [False, True])
 def test_lines_and_points_have_readable_axes(kind: str, is_colored: bool) -> None:
@@ -144,6 +155,9 @@ def test_lines_and_points_have_readable_axes(kind: str, is_colored: bool) -> Non
         (["2013-01-01T00:00:00", "2013-01-01T12:00:00"], "01-01 06:00"),
         (["2013-01-01T00:00:00", "2013-01-01T00:01:00"], "00:00:30"),
         (["2013-01-01", "2013-01-01"], "00:00:00"),
+        (["0001-01-01T00:00:00+14:00", "2013-01-01"], "1-01-01"),
+        (["2013-01-01", "9999-12-31T23:59:59-14:00"], "9999-12-31"),
+        (["9999-12-31T23:59:59.999999"], "23:59:59"),
         (["alpha", "beta"], "alpha"),
     ],
 )
