@@ -26,6 +26,8 @@ STANDARD_INPUT = "-"
 KEY_FILE = "api_key"
 KEY_FILE_HINT = f'export {KEY_VARIABLE}="$(cat {KEY_FILE})"'
 
+# The system counts the milliseconds of a wait in 31 bits. A longer wait may end at once.
+_MAX_WAIT_S = 2_000_000.0
 # Far longer than any real key, and short enough to read even from an endless device.
 _MAX_KEY_BYTES = 8192
 
@@ -194,11 +196,11 @@ def timeouts(options: argparse.Namespace) -> Timeouts:
 
 
 def seconds(text: str) -> float:
-    """Parse a number of seconds."""
+    """Parse a number of seconds. A wait of more than 23 days is one of 23 days."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError("must be more than 0 seconds")
-    return value
+    return min(value, _MAX_WAIT_S)
 
 
 def _profile(options: argparse.Namespace, environ: Mapping[str, str]) -> Profile | None:

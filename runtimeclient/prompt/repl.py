@@ -1,6 +1,7 @@
 """The interactive prompt, which reads statements and commands from a terminal and runs them."""
 
 import os
+import re
 import shlex
 import tempfile
 import termios
@@ -129,7 +130,7 @@ class Repl:
             raise UsageError(f"The formats are {', '.join(FORMATS)}.")
 
     def _do_maxrows(self, text: str) -> None:
-        if text and not (text.isascii() and text.isdigit()):
+        if not re.fullmatch("[0-9]{0,18}", text):
             raise UsageError(".maxrows takes a number of rows, 0 for all.")
         if text:
             self._set_style(max_rows=int(text) or None)

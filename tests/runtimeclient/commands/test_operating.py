@@ -31,7 +31,7 @@ def test_status_waits_until_the_runtime_is_ready_even_behind_a_proxy(remote: Rem
     remote.on("GET", "/v1/ready", in_turn(*gone, NOT_READY, READY))
     remote.on("GET", "/v1/status", in_turn(*gone, busy, components("Initializing"), components("Ready")))
 
-    once, done = remote.call("status"), remote.call("status", "--wait")
+    once, done = remote.call("status"), remote.call("status", "--wait", "1e300", "--connect-timeout", "1e300")
 
     assert (once.status, once.err) == (
         3,

@@ -252,7 +252,7 @@ def test_commands_for_tables_and_columns(runtime: Remote, text: str, statement: 
 @each(
     ("text", "said"),
     [
-        (".maxrows -1", ".maxrows takes a number of rows, 0 for all."),
+        *[(f".maxrows {rows}", ".maxrows takes a number of rows, 0 for all.") for rows in ("-1", "9" * 5000)],
         (".watch 0", ".watch takes a number of seconds greater than 0."),
         (".watch 1e999", ".watch takes a number of seconds greater than 0."),
         (".watch", "There is no statement to repeat yet."),
