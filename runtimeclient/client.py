@@ -83,6 +83,7 @@ class RuntimeClient:
     ) -> None:
         self.endpoint = parse_endpoint(base_url)
         self._timeouts = timeouts
+        self._has_responded = False  # so the scheme is right
         self.api_key = None if api_key is None else check_api_key(api_key, "of the client")
         self._key_header = {} if api_key is None else {"X-API-Key": api_key}
         # Loading the roots takes longer than the rest of startup, so skip it without TLS.
@@ -345,9 +346,11 @@ class RuntimeClient:
         timeout = httpx.Timeout(self._timeouts.connect_s, read=read_s, write=self._timeouts.silence_s)
         request = self._http.build_request(method, path, timeout=timeout, **fields)
         try:
-            return self._http.send(request, stream=True)
+            response = self._http.send(request, stream=True)
         except httpx.TransportError as exc:
             raise self._no_connection(exc, read_s) from exc
+        self._has_responded = True
+        return response
 
     def _body(self, response: httpx.Response) -> bytes:
         """Read the body of a response without rows."""
@@ -438,7 +441,9 @@ class RuntimeClient:
         elif isinstance(exc, httpx.ConnectError):
             reason = f"No connection to {url}: {exc}."
         else:
-            hint = "." if self.endpoint.is_tls else ": does it speak https?"
+            hint = (
+                ": did the runtime stop?" if self._has_responded or self.endpoint.is_tls else ": does it speak https?"
+            )
             reason = f"{url} closed the connection before a complete response{hint}"
         return ConnectionFailedError(reason)
 

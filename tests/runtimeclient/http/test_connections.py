@@ -58,9 +58,12 @@ def test_x09_a_server_that_speaks_something_else(answer: bytes) -> None:
     with (
         speaking(answer) as url,
         RuntimeClient(url) as client,
-        pytest.raises(ConnectionFailedError, match="does it speak https"),
     ):
-        client.status()
+        with pytest.raises(ConnectionFailedError, match="does it speak https"):
+            client.status()
+        client.ping()
+        with pytest.raises(ConnectionFailedError, match="did the runtime stop"):
+            client.status()
 
 
 def test_x09_an_unknown_host_and_a_server_without_tls(remote: Remote) -> None:
