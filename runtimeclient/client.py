@@ -105,6 +105,10 @@ class RuntimeClient:
         except (ImportError, ValueError, httpx.InvalidURL) as exc:
             raise UsageError("The proxy from the environment cannot be used: set an http:// or https:// URL.") from exc
         self._connections = limit_response_time(self._http)
+        # httpx has no public method that tells which requests use a proxy.
+        is_direct = self._http._transport_for_url(httpx.URL(self.endpoint.url)) is self._http._transport  # noqa: SLF001
+        #: What messages about the connection call the server.
+        self._route = self.endpoint.url + ("" if is_direct else " (through the proxy from the environment)")
 
     def __enter__(self) -> Self:
         return self
@@ -407,22 +411,19 @@ class RuntimeClient:
         status = masked(f"{response.status_code} {response.reason_phrase}".strip(), self.api_key)
         if response.is_redirect:
             return NotARuntimeError(
-                f"{self.endpoint.url} responds with a redirect ({status}), which is not followed:"
-                " use the runtime's own URL."
+                f"{self._route} responds with a redirect ({status}), which is not followed: use the runtime's own URL."
             )
         if response.status_code in _NO_RUNTIME:
             return ConnectionFailedError(
-                f"A proxy at {self.endpoint.url} responds ({status}): the runtime behind it does not respond."
+                f"{self._route} responds ({status}): a proxy gets no response from the runtime."
             )
-        return NotARuntimeError(
-            f"{self.endpoint.url} responds ({status}), but is not a runtime: is this the right endpoint?"
-        )
+        return NotARuntimeError(f"{self._route} responds ({status}), but is not a runtime: is this the right endpoint?")
 
     def _no_connection(self, exc: httpx.TransportError, read_s: float) -> ConnectionFailedError:
-        url = self.endpoint.url
+        url = self._route
         causes = list(_causes(exc))
         if isinstance(exc, httpx.ProxyError):
-            reason = f"The proxy for {url} rejected the request."
+            reason = f"The proxy for {self.endpoint.url} rejected the request."
         elif isinstance(exc, httpx.ConnectTimeout):
             reason = f"No connection to {url} within {self._timeouts.connect_s:g} s."
         elif isinstance(exc, httpx.TimeoutException):

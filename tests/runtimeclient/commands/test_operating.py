@@ -35,7 +35,7 @@ def test_status_waits_until_the_runtime_is_ready_even_behind_a_proxy(remote: Rem
 
     assert (once.status, once.err) == (
         3,
-        f"Error: A proxy at {remote.url} responds (502 Bad Gateway): the runtime behind it does not respond.\n",
+        f"Error: {remote.url} responds (502 Bad Gateway): a proxy gets no response from the runtime.\n",
     )
     assert (done.status, done.err) == (0, "")
     assert "Ready" in done.out

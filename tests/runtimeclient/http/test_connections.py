@@ -117,6 +117,18 @@ def test_a_proxy_of_the_environment_serves_other_hosts_and_may_refuse(monkeypatc
             pytest.raises(ConnectionFailedError, match="proxy"),
         ):
             client.status()
+        proxy.on("GET", "http://runtime.example:8090/v1/status", Reply(407, b"<html>", "text/html"))
+        for url, said in (
+            (proxy.url, r"responds \(407 "),
+            ("http://127.0.0.1:1", "was refused"),
+            ("http://absent.invalid", "cannot be resolved"),
+        ):
+            monkeypatch.setenv("ALL_PROXY", url)
+            with (
+                RuntimeClient("http://runtime.example:8090", API_KEY) as client,
+                pytest.raises(ConnectionFailedError, match=rf":8090 \(through the proxy from the environment\) {said}"),
+            ):
+                client.status()
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "gopher://127.0.0.1:1", "http://127.0.0.1:x"])
