@@ -5,7 +5,6 @@ It reads the configuration file and the state directory with the runtime's own c
 """
 
 import argparse
-import getpass
 import hashlib
 import json
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from authkeys.errors import AuthKeysError
 from authkeys.keys import KeySet
 from authkeys.principal import Principal
 from runtimeclient.commands.base import Invocation
+from runtimeclient.connection import ask_key
 from runtimeclient.errors import ClientError, UsageError
 from runtimeclient.http.api_keys import has_typing_error
 from runtimeclient.output.formats import write_list
@@ -120,7 +120,7 @@ def _check(invocation: Invocation) -> None:
     console = invocation.console
     if console.stdin is None:
         raise UsageError("The key must be on standard input, which is closed.")
-    text = getpass.getpass("API key: ") if console.stdin.isatty() else console.stdin.readline().rstrip("\r\n")
+    text = ask_key("API key: ") if console.stdin.isatty() else console.stdin.readline().rstrip("\r\n")
     if has_typing_error(text):
         raise ClientError("The key has a typo: its checksum does not match.")
     config = _configured(invocation)

@@ -87,8 +87,17 @@ def _key_from_standard_input() -> str:
     if sys.stdin is None:
         raise UsageError("The API key cannot be read: there is no standard input.")
     if sys.stdin.isatty():
-        return getpass.getpass("API key: ")
+        return ask_key("API key: ")
     return _decode(sys.stdin.buffer.read(_MAX_KEY_BYTES + 1), "on standard input")
+
+
+def ask_key(prompt: str) -> str:
+    """Ask for a key at the terminal, without echo. Raises UsageError if the user presses Ctrl-D instead."""
+    try:
+        return getpass.getpass(prompt)
+    except EOFError as exc:
+        sys.stderr.write("\n")  # The cursor is still behind the prompt.
+        raise UsageError("No API key was typed.") from exc
 
 
 def _credential_in_file(file: str) -> Credential:

@@ -1,13 +1,12 @@
 """`login` and `logout`: store the key of a runtime in a profile, and delete it."""
 
-import getpass
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from runtimeclient.commands.base import Command, Invocation
-from runtimeclient.connection import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, find_credential, timeouts
+from runtimeclient.connection import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, ask_key, find_credential, timeouts
 from runtimeclient.errors import NotAuthorisedError, UsageError
 from runtimeclient.files import check_replaceable, replace_file
 from runtimeclient.http.api_keys import check_api_key
@@ -139,7 +138,7 @@ def _ask_key(invocation: Invocation, profile: Profile) -> str:
         return key
     if console.stdin is None or not console.stdin.isatty():
         raise UsageError("The key cannot be typed without a terminal: use --api-key-file FILE, or - for a pipe.")
-    return check_api_key(getpass.getpass(f"API key of {profile.endpoint.url}: "), "that was typed")
+    return check_api_key(ask_key(f"API key of {profile.endpoint.url}: "), "that was typed")
 
 
 def _check_key(invocation: Invocation, profile: Profile, key: str) -> None:

@@ -10,6 +10,7 @@ from keyring.backends import fail
 
 from tests.runtimeclient.calling import Called, Screen, call
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, refuse_other_keys
+from tests.runtimeclient.terminal import CTRL_D, Terminal
 
 STATUS = Reply(body=b'[{"name":"http","endpoint":"x","status":"Ready"}]')
 
@@ -249,6 +250,16 @@ def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: 
 
     assert login(runtime, tmp_path, "--store", "file", stdin=Screen()).status == 0
     assert (tmp_path / "querykeep" / "keys" / "default").read_text() == f"{API_KEY}\n"
+
+
+@pytest.mark.parametrize("arguments", [("login",), ("sql", "SELECT 1", "--api-key-file", "-")])
+def test_ctrl_d_instead_of_a_key_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with Terminal(*arguments, environ={"XDG_CONFIG_HOME": str(tmp_path)}) as terminal:
+        terminal.shows("API key")
+        terminal.send(CTRL_D)
+
+        terminal.begins("Error: No API key was typed.")
+        assert terminal.leaves() == 2
 
 
 def test_logout_reports_a_key_that_it_did_not_delete(tmp_path: Path) -> None:
