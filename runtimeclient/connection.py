@@ -206,9 +206,12 @@ def timeouts(options: argparse.Namespace) -> Timeouts:
 
 def seconds(text: str) -> float:
     """Parse a number of seconds. A wait of more than 23 days is one of 23 days."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+        raise argparse.ArgumentTypeError("must be a number of seconds greater than 0")
     return min(value, _MAX_WAIT_S)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -136,6 +137,17 @@ class _Version(argparse._VersionAction):  # noqa: SLF001 (shtab knows this class
     def __call__(self, *arguments: Any) -> None:
         self.version = f"{PROG} {version()}".rstrip()
         super().__call__(*arguments)
+
+
+def whole_number(least: int, most: int = 10**15) -> Callable[[str], int]:
+    """Return a function that parses a number from *least* to *most*, for the type of an option."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,16}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
 
 
 def add_list_format(parser: argparse.ArgumentParser) -> None:

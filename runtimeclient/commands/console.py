@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import select
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from runtimeclient.commands.base import Command, Invocation
+from runtimeclient.commands.base import Command, Invocation, whole_number
 from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
 from runtimeclient.output.terminal import Console
@@ -34,15 +33,13 @@ def _add_console_arguments(parser: argparse.ArgumentParser) -> None:
         "query", metavar="QUERY", nargs="?", help="a SQL statement to put into the editor, but not to run"
     )
     parser.add_argument(
-        "--port", metavar="PORT", type=_port, default=0, help="port on 127.0.0.1 (default: any free port)"
+        "--port",
+        metavar="PORT",
+        type=whole_number(0, 65535),
+        default=0,
+        help="port on 127.0.0.1 (default: any free port)",
     )
     parser.add_argument("--no-browser", action="store_true", help="print the link, but do not open a browser")
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return int(text)
 
 
 def _console(invocation: Invocation) -> None:

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 
-from runtimeclient.commands.base import Command, Invocation, add_list_format
+from runtimeclient.commands.base import Command, Invocation, add_list_format, whole_number
 from runtimeclient.http.resources import FinishedQuery
 from runtimeclient.output.formats import write_list
 from runtimeclient.output.text import age, beginning, duration, one_line, size
@@ -66,18 +66,10 @@ def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         metavar="N",
-        type=limit,
+        type=whole_number(1, _MAX_LIMIT),
         default=_DEFAULT_LIMIT,
         help=f"how many statements, from 1 to {_MAX_LIMIT}; {_DEFAULT_LIMIT} by default",
     )
-
-
-def limit(text: str) -> int:
-    """Parse a number of rows to request from a runtime."""
-    value = int(text)
-    if not 1 <= value <= _MAX_LIMIT:
-        raise argparse.ArgumentTypeError(f"must be from 1 to {_MAX_LIMIT}")
-    return value
 
 
 def _history(invocation: Invocation) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from runtimeclient.commands.base import Command, Invocation
+from runtimeclient.commands.base import Command, Invocation, whole_number
 from runtimeclient.connection import STANDARD_INPUT
 from runtimeclient.errors import ClientError, IncompleteResultError, RequestRefusedError, UsageError
 from runtimeclient.http.results import JsonValue
@@ -79,7 +79,7 @@ def _add_sql_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-rows",
         metavar="N",
-        type=_row_count,
+        type=whole_number(0),
         help=f"maximum rows of a table, 0 for all (default {TERMINAL_ROWS} on a terminal, else all)",
     )
     parser.add_argument("--no-history", action="store_true", help="do not store the history of the prompt")
@@ -173,13 +173,6 @@ def _style(options: argparse.Namespace, style: Style) -> Style:
         elides=True,
         chart=chart,
     )
-
-
-def _row_count(text: str) -> int:
-    count = int(text)
-    if count < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return count
 
 
 _SQL = Command(

@@ -153,7 +153,7 @@ class Repl:
     def _do_watch(self, argument: str) -> None:
         try:
             interval_s = seconds(argument or "2")
-        except (ValueError, ArgumentTypeError) as exc:
+        except ArgumentTypeError as exc:
             raise UsageError(".watch takes a number of seconds greater than 0.") from exc
         statement = self._last_statement("repeat")
         while True:
