@@ -8,6 +8,7 @@ export const KINDS: Kind[] = ["line", "bar", "point", "area"];
 const MAX_POINTS = 20_000;
 const MAX_BARS = 100;
 const MAX_SERIES = 8;
+const [MAX_NUMBER, MIN_NUMBER] = [1e300, 1e-300];
 const [WIDTH, HEIGHT, LETTER_WIDTH] = [640, 360, 8];
 
 export interface ChartRequest {
@@ -72,7 +73,7 @@ export function makeChart(result: Result, request: ChartRequest): Chart {
 
 /** JSON does not support NaN or infinities. */
 function drawable(text: string | null, isNumber: boolean): string | null {
-  return isNumber && text !== null && !Number.isFinite(Number(text)) && /[Na]/.test(text) ? null : text;
+  return isNumber && text !== null && /^-?[NI]/.test(text) ? null : text;
 }
 
 function chooseX(names: string[], numeric: string[], values: Map<string, Values>, request: ChartRequest): string {
@@ -94,8 +95,8 @@ function scaleOf({ texts, isNumber }: Values): Scale {
 function toNumber(text: string | null): number | null {
   if (text === null) return null;
   const number = Number(text);
-  if (!Number.isFinite(number)) throw new CannotDraw("A number in the result is too large to draw.");
-  return number;
+  if (Math.abs(number) > MAX_NUMBER) throw new CannotDraw("A number in the result is too large to draw.");
+  return Math.abs(number) >= MIN_NUMBER ? number : 0;
 }
 
 /** Parse a date or timestamp as milliseconds since 1970. Without a time zone, it is in UTC. */

@@ -215,6 +215,8 @@ def test_names_are_completed(page: Page) -> None:
         ("SELECT i AS n, i + 1 AS v, i + 2 AS w FROM range(9) t(i)", "bar"),
         ("SELECT '2024-01-0' || i AS d, i AS v FROM range(1, 9) t(i)", None),
         ("SELECT 5 AS only", None),
+        ("SELECT 'g' || i AS g, [1, 'inf', '-inf', 'nan', 1e-320, -1e300][i]::DOUBLE AS v FROM range(1, 7) t(i)", None),
+        ("SELECT i AS n, i * 1e308 AS v FROM range(2) t(i)", None),
     ],
 )
 def test_a_chart_has_the_specification_of_the_client(page: Page, runtime: Server, statement: str, kind: Any) -> None:
