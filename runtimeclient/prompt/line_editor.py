@@ -5,11 +5,13 @@ import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, Filter, completion_is_selected, has_focus
@@ -18,6 +20,7 @@ from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import ColorDepth, create_output
+from prompt_toolkit.output.plain_text import PlainTextOutput
 from prompt_toolkit.styles import Style
 from pygments.lexers.sql import PostgresLexer
 
@@ -125,22 +128,24 @@ class LineEditor:
         terminal = console.stdout if isinstance(console.stdout, io.TextIOWrapper) else None
         # The text at the prompt, which stays the same while the search field has the focus.
         is_incomplete = Condition(lambda: not parse_input(self.typed)[1])
-        self._session: PromptSession[str] = PromptSession(
-            PROMPT,
-            multiline=is_incomplete,
-            prompt_continuation=lambda _width, _line, wraps: "" if wraps else CONTINUATION,
-            lexer=lexer,
-            completer=completer,
-            complete_while_typing=False,
-            enable_history_search=True,
-            history=history,
-            key_bindings=_key_bindings(is_incomplete & has_focus(DEFAULT_BUFFER)),
-            style=_STYLE,
-            color_depth=None if console.has_color else ColorDepth.DEPTH_1_BIT,
-            reserve_space_for_menu=_MENU_LINES,
-            input=create_input(console.stdin),
-            output=create_output(terminal),
-        )
+        with create_app_session(output=PlainTextOutput(terminal or sys.stdout)) if console.is_dumb else nullcontext():
+            self._session: PromptSession[str] = PromptSession(
+                PROMPT,
+                multiline=is_incomplete,
+                prompt_continuation=lambda _width, _line, wraps: "" if wraps else CONTINUATION,
+                lexer=lexer,
+                completer=completer,
+                complete_while_typing=False,
+                enable_history_search=True,
+                history=history,
+                key_bindings=_key_bindings(is_incomplete & has_focus(DEFAULT_BUFFER)),
+                style=_STYLE,
+                color_depth=None if console.has_color else ColorDepth.DEPTH_1_BIT,
+                reserve_space_for_menu=_MENU_LINES,
+                input=create_input(console.stdin),
+                # With an output, prompt_toolkit takes no account of a terminal that cannot move its cursor.
+                output=None if console.is_dumb else create_output(terminal),
+            )
 
     def read(self, text: str = "") -> str:
         """

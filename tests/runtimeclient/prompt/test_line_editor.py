@@ -137,7 +137,11 @@ def test_a_key_typed_at_a_terminal_is_not_shown_and_no_history_stores_nothing(ru
         terminal.send(f"{API_KEY}{ENTER}")
         terminal.prompts()
         assert API_KEY not in terminal.output
+        terminal.send(f"SELECT{ENTER}1;{ENTER}")
+        terminal.begins("(1 row)")
+        terminal.prompts()
         terminal.send(f".quit{ENTER}")
 
         assert terminal.leaves() == 0
+    assert "\x1b" not in terminal.output, "a dumb terminal would show it"
     assert list(tmp_path.iterdir()) == []
