@@ -1,4 +1,4 @@
-# Every target sets up what it needs; nothing outside .venv is touched.
+# Every target sets up what it needs. Outside .venv, only the caches of pip, uv and npm change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
