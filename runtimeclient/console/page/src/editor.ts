@@ -3,14 +3,13 @@
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 import { PostgreSQL, SQLDialect, sql } from "@codemirror/lang-sql";
-import { bracketMatching, ensureSyntaxTree, syntaxHighlighting } from "@codemirror/language";
+import { bracketMatching, syntaxHighlighting } from "@codemirror/language";
 import { type Diagnostic, setDiagnostics } from "@codemirror/lint";
 import { Compartment, EditorState, Prec } from "@codemirror/state";
 import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers, placeholder } from "@codemirror/view";
 import { classHighlighter } from "@lezer/highlight";
 import { visible } from "./dom";
-
-const PARSE_MS = 1000;
+import { statementsIn } from "./splitting";
 
 export type Names = { [table: string]: { name: string; type: string }[] };
 
@@ -98,11 +97,8 @@ export class Editor {
     const { from, to, head } = state.selection.main;
     if (from < to) return { text: state.sliceDoc(from, to), from };
     let found: Statement = { text: this.text, from: 0 };
-    // The editor parses long texts in steps, and a step can end inside a statement. Never run half a statement.
-    const tree = ensureSyntaxTree(state, state.doc.length, PARSE_MS);
-    for (let node = tree?.topNode.firstChild; node; node = node.nextSibling) {
-      if (node.name !== "Statement" || node.from > head) continue;
-      found = { text: state.sliceDoc(node.from, node.to), from: node.from };
+    for (const [begin, end] of statementsIn(this.text)) {
+      if (begin <= head) found = { text: state.sliceDoc(begin, end), from: begin };
     }
     return found;
   }
