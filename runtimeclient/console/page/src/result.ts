@@ -121,7 +121,7 @@ export class Result {
     });
   }
 
-  /** Return the values of a column as exact numbers or strings, which compare as in SQL. */
+  /** Return the values of a column. Numbers, dates and times compare as in SQL; values of other types are their text. */
   #keys(column: number): (number | bigint | string | null)[] {
     const type = this.#fields[column]!.type;
     const raw = type.typeId === Type.Int || type.typeId === Type.Float || isTime(type) || type.typeId === Type.Time;
