@@ -289,6 +289,8 @@ class PathField(TextField):
 class IgnoredField(Field[None]):
     """A mapping or list that has no effect here. The note of its setting says so."""
 
+    is_hidden = True
+
     def __init__(self, *kinds: type[Mapping] | type[Sequence]) -> None:
         self._kinds = kinds or (Mapping,)
         self.expected = " or ".join("a mapping" if kind is Mapping else "a list" for kind in self._kinds)
@@ -303,6 +305,7 @@ class TextsField(Field[dict[str, str]]):
     """A mapping of names to strings."""
 
     expected = "a mapping of names to strings"
+    is_hidden = True
 
     def __init__(self, item: "Field[str]") -> None:
         self._item = item
@@ -370,6 +373,7 @@ class Section(Field[T]):
     """
 
     expected = "a mapping"
+    is_hidden = True  # a text in place of `params` may be a connection string with a password
 
     def __init__(
         self,

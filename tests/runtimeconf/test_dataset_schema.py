@@ -171,7 +171,9 @@ acceleration: {on_conflict: {a: replace}}
 acceleration: {engine: postgres}
 => .acceleration.engine: must be arrow, duckdb, sqlite, turso or cayenne; found 'postgres'
 acceleration: {params: a}
-=> .acceleration.params: must be a mapping; found 'a'
+=> .acceleration.params: must be a mapping; found a string
+params: Server=a;Password=canary
+=> .params: must be a mapping; found a string
 acceleration: {retention_sql: DELETE FROM a}
 => .acceleration.retention_sql: is not available here: Add a WHERE clause to refresh_sql that selects the rows to keep.
 access: read_write
