@@ -119,6 +119,8 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
                     config = _change(live, number, service, loaders)
                     if offered == number:
                         report(extra["reports"], number)
+                    else:
+                        committed = 0  # What an offer that was withdrawn has left behind has to go.
                 elif in_force == number != committed and _commit(service):
                     committed = number
                     report(extra["reports"], number)
