@@ -174,7 +174,7 @@ def is_own(control: DatasetControl) -> bool:
     """
     Return whether *control* reports on the configuration of this process. During a reload, it reports on the next one.
 
-    Ask after the report. Raises the same errors as `DatasetControl.waiting_for`.
+    Ask before and after the report. Raises the same errors as `DatasetControl.waiting_for`.
     """
     ask: Callable[[], bool] | None = getattr(control, "is_own", None)
     return ask is None or ask()

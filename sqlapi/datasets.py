@@ -1,6 +1,6 @@
 """The views for datasets, refreshes and the catalog."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from django.http import HttpResponse
@@ -31,6 +31,7 @@ DATASET_COLUMNS = tuple(name.rstrip("_") for name in DatasetState.__struct_field
 _NOT_SHOWN = "The refresh failed."
 
 _Figures = TypeVar("_Figures", DatasetState, RefreshRun)
+_Answer = TypeVar("_Answer")
 
 #: The fields of a refresh run.
 RUN_COLUMNS = RefreshRun.__struct_fields__
@@ -39,12 +40,13 @@ RUN_COLUMNS = RefreshRun.__struct_fields__
 def datasets_of(caller: Principal) -> list[dict[str, Any]]:
     """Return the datasets that *caller* may name, in configuration order."""
     control = get_datasets()
-    is_own = _is_for(caller, control)
-    states = [state for state in control.datasets() if caller.may_name(state.name)]
-    if not (is_own and _is_for(caller, control)):
-        states = list(map(_as_declared, states))
+    states, are_own = _asked(control, control.datasets)
+    states = tuple(state for state in states if caller.may_name(state.name))
+    if not are_own:
+        declared = {one.name: one for one in get_config().datasets}
+        states = tuple(_as_declared(one, declared[one.name], caller) for one in states if one.name in declared)
     if caller.scope is not None:
-        states = list(map(_without_parent, states))
+        states = tuple(map(_without_parent, states))
     shown = [_without_figures(state) if caller.rule_of(state.name) else state for state in states]
     return [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in shown]
 
@@ -66,9 +68,10 @@ class RefreshView(ApiView):
         if not caller.may_name(name):
             raise UnknownDatasetError(name)
         control = get_datasets()
-        shows = caller.rule_of(name) is None and _is_for(caller, control)
-        runs = control.history(name)
-        hides = not (shows and _is_for(caller, control))
+        runs, are_own = _asked(control, lambda: control.history(name))
+        if not are_own and name.lower() not in {one.name.lower() for one in get_config().datasets}:
+            raise UnknownDatasetError(name)
+        hides = caller.rule_of(name) is not None or (caller.scope is not None and not are_own)
         shown = [_without_figures(run) for run in runs] if hides else runs
         return table(request, [asdict(run) for run in shown], RUN_COLUMNS)
 
@@ -119,21 +122,17 @@ def _without_figures(one: _Figures) -> _Figures:
     return replace(shown, snapshot=None) if isinstance(shown, DatasetState) else shown
 
 
-def _is_for(caller: Principal, control: DatasetControl) -> bool:
-    """
-    Return whether *caller* may see what *control* reports: a scope means the datasets of one configuration.
-
-    Ask before and after, because that may change in between.
-    """
-    return caller.scope is None or is_own(control)
+def _asked(control: DatasetControl, ask: Callable[[], _Answer]) -> tuple[_Answer, bool]:
+    """Return the answer of *control*, and whether it is about our configuration, which may change while we ask."""
+    was_own = is_own(control)
+    return ask(), was_own and is_own(control)
 
 
-def _as_declared(state: DatasetState) -> DatasetState:
-    """Return *state*, which is that of another configuration, without figures and as our configuration declares it."""
-    own = next((one for one in get_config().datasets if one.name == state.name), None)
-    shown = replace(_without_figures(state), refreshed_at=None, checked_at=None, next_refresh_at=None, age_s=None)
-    if own is None:
-        return replace(shown, from_="", acceleration_enabled=False, description=None, metadata={})
+def _as_declared(state: DatasetState, own: DatasetConfig, caller: Principal) -> DatasetState:
+    """Return *state*, which is that of another configuration, as ours declares it. A scope is for our figures only."""
+    shown = state
+    if caller.scope is not None:
+        shown = replace(_without_figures(state), refreshed_at=None, checked_at=None, next_refresh_at=None, age_s=None)
     return replace(
         shown,
         from_=own.from_,

@@ -202,9 +202,9 @@ def test_a_scope_does_not_see_figures_of_the_next_configuration(
     runtime: RuntimeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = Documentation(description="ours")
-    own = replace(
-        runtime, datasets=tuple(replace(one, documentation=ours, from_="file:ours.csv") for one in runtime.datasets)
-    )
+    added = next(one.name for one in runtime.datasets if one.name != "fixed")
+    declared = [one for one in runtime.datasets if one.name != added]
+    own = replace(runtime, datasets=tuple(replace(one, documentation=ours, from_="file:ours.csv") for one in declared))
     path = "/v1/datasets/fixed/acceleration/refresh"
     monkeypatch.setattr("sqlapi.datasets.get_config", lambda: own)
     monkeypatch.setattr("sqlapi.datasets.is_own", lambda _: False)  # as during a reload
@@ -221,6 +221,8 @@ def test_a_scope_does_not_see_figures_of_the_next_configuration(
     assert None not in {whole[name] for name in hidden}
     assert {(run["rows"], run["bytes"]) for run in runs} == {(None, None)}
     assert whole_runs[0]["rows"]
+    assert added not in [one["name"] for one in get("/v1/datasets", K1).json()]
+    assert get(f"/v1/datasets/{added}/acceleration/refresh", K1).status == 404
 
 
 @pytest.mark.usefixtures("runtime")
