@@ -86,6 +86,7 @@ class Follower:
         self._stop = stop
         self._own_runs = own_runs
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
+        self._fingerprints = {dataset.name: fingerprint(dataset) for dataset in config.datasets}
         # A node that never publishes need not know where data comes from.
         self._fit = as_declared if config.snapshots and config.snapshots.role != "follower" else _of_declared_names
         self.snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, self._fit)
@@ -254,6 +255,7 @@ class Follower:
         self.snapshots.redeclare(config.loaded_datasets)
         self.snapshots.hold(changed_since(self._in_effect.datasets, config.datasets))
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
+        self._fingerprints = {dataset.name: fingerprint(dataset) for dataset in config.datasets}
         self._config = config
 
     def commit(self) -> None:
@@ -338,8 +340,8 @@ class Follower:
 
     def _differs(self, dataset: DatasetConfig, state: SharedState) -> bool:
         """Return whether *state*, or what is published, is of another definition of a dataset."""
-        is_other = self._fit is as_declared and state.sources.get(dataset.name) not in {None, fingerprint(dataset)}
-        return is_other or dataset.name in self._unfit
+        source, own = state.sources.get(dataset.name), self._fingerprints.get(dataset.name)
+        return dataset.name in self._unfit or (self._fit is as_declared and source not in {None, own})
 
     def _state_of(self, dataset: DatasetConfig) -> DatasetState:
         snapshot = self.snapshots.snapshot(dataset.name)
