@@ -318,18 +318,19 @@ def file_drawer(file_format: ChartFormat) -> Callable[[Chart], bytes]:
 def vega_lite(chart: Chart) -> dict[str, Any]:
     """Describe a chart in Vega-Lite 6. Fields do not use column names, which Vega may parse as paths."""
     is_bar = chart.kind == "bar"
-    names = list(chart.series)
+    names = list(map(visible, chart.series))  # XML has no control characters
+    x_title, y_title = _title(visible(chart.x_name)), _title(names[0]) if len(names) == 1 else None
     # Vega uses milliseconds.
     times = [x * 1000 for x in chart.xs] if chart.scale == "time" else chart.xs
     xs = chart.labels if is_bar or chart.scale == "text" else times
     values = [
         {"x": x, "y": y, "series": name}
-        for name, numbers in chart.series.items()
+        for name, numbers in zip(names, chart.series.values(), strict=True)
         for x, y in zip(xs, numbers, strict=True)
     ]
     kind = "nominal" if is_bar else {"number": "quantitative", "time": "temporal", "text": "nominal"}[chart.scale]
-    x: dict[str, Any] = {"field": "x", "title": chart.x_name, "type": kind}
-    y = {"field": "y", "title": names[0] if len(names) == 1 else None, "type": "quantitative"}
+    x: dict[str, Any] = {"field": "x", "title": x_title, "type": kind}
+    y = {"field": "y", "title": y_title, "type": "quantitative"}
     if kind == "nominal":
         # Keep labels horizontal if they fit, because rotated labels are hard to read.
         fits = sum(map(len, chart.labels)) * _LETTER_WIDTH < _WIDTH
@@ -337,7 +338,7 @@ def vega_lite(chart: Chart) -> dict[str, Any]:
     else:
         # The runtime uses UTC, so do not convert times to the viewer's time zone.
         x["scale"] = {"type": "utc"} if kind == "temporal" else {"zero": False}
-    tooltip = [{"field": "x", "title": chart.x_name, "type": kind}, {"field": "y", "type": "quantitative"}]
+    tooltip = [{"field": "x", "title": x_title, "type": kind}, {"field": "y", "type": "quantitative"}]
     encoding: dict[str, Any] = {"x": x, "y": y, "tooltip": tooltip}
     if len(names) > 1:
         encoding["color"] = {"field": "series", "type": "nominal", "title": None, "sort": names}
@@ -351,3 +352,8 @@ def vega_lite(chart: Chart) -> dict[str, Any]:
         "mark": {"bar": "bar", "line": "line", "scatter": "point"}[chart.kind],
         "encoding": encoding,
     }
+
+
+def _title(name: str) -> str:
+    """Return a title that Vega-Lite can put into its expressions, where it escapes quotes but no backslashes."""
+    return name.replace("\\", "\N{REVERSE SOLIDUS OPERATOR}")

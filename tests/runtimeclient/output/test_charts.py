@@ -202,12 +202,16 @@ def test_a_result_is_drawn_as_text_or_to_a_file_that_is_complete(remote: Remote,
     [
         ("a.svg", b"<svg", "bar"),
         ("a.svg", b"<svg", "line"),
+        ("a.svg", b"<svg", "scatter"),
         ("a.PNG", b"\x89PNG\r\n\x1a\n", "bar"),
         ("a.html", b"<!DOCTYPE html>", "line"),
     ],
 )
 def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begin: bytes, kind: str) -> None:
-    remote.on_sql(with_schema('[{"</script><b>":"</script><b>","n":1,"m":2}]', "</script><b>", "n", "m"))
+    # XML has no control characters, and Vega-Lite puts titles into expressions.
+    name_of_x, name_of_y = r"\u0001</script><b>\"", r"\\\"+\u0001"
+    row = f'{{"{name_of_x}":"{name_of_x}","{name_of_y}":1,"m":2}}'
+    remote.on_sql(with_schema(f"[{row}]", '\1</script><b>"', '\\"+\1', "m"))
     file = tmp_path / name
 
     done = remote.call("sql", "x", "--chart", kind, "--chart-file", str(file))
@@ -215,6 +219,7 @@ def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begi
     assert (done.status, done.out, done.err) == (0, "", "")
     content = file.read_bytes()
     assert content.lstrip().startswith(begin)
+    assert b"\1" not in content or begin.startswith(b"\x89")
     # Values are text, not a part of the page.
     assert b"</script><b>" not in content
     # The page loads nothing from the network.

@@ -1,6 +1,7 @@
 // Chooses a chart for a result and builds its Vega-Lite specification, as `querykeep sql -o chart.svg` does in
 // runtimeclient/output/charts.py. A test compares the two.
 
+import { visible } from "./dom";
 import type { Result } from "./result";
 
 export type Kind = "bar" | "line" | "point" | "area";
@@ -109,17 +110,23 @@ function moment(text: string | null): number | null {
   return Number.isNaN(whole) ? null : whole + Number(`0.${fraction.slice(0, 6) || 0}`) * 1000;
 }
 
+/** Return a title that Vega-Lite can put into its expressions, where it escapes quotes but no backslashes. */
+function titleOf(name: string): string {
+  return name.replaceAll("\\", "\u29f5");
+}
+
 /** Describe a chart in Vega-Lite 6. Fields do not use column names, which Vega may parse as paths. */
 export function vegaLite(chart: Chart): object {
   const isBar = chart.kind === "bar";
-  const names = [...chart.series.keys()];
-  const xs: (string | number)[] = isBar || chart.scale === "text" ? chart.labels : chart.xs;
-  const values = names.flatMap((series) => chart.series.get(series)!.map((y, index) => ({ x: xs[index], y, series })));
+  const series = [...chart.series].map(([name, numbers]) => ({ name: visible(name), numbers })); // XML has no control characters
+  const names = series.map(({ name }) => name);
+  const xs: (string | number)[] = isBar || chart.scale === "text" ? chart.labels.map(visible) : chart.xs;
+  const values = series.flatMap(({ name, numbers }) => numbers.map((y, index) => ({ x: xs[index], y, series: name })));
   const type = isBar ? "nominal" : { number: "quantitative", time: "temporal", text: "nominal" }[chart.scale];
   const fits = chart.labels.reduce((sum, label) => sum + label.length, 0) * LETTER_WIDTH < WIDTH;
   const x = {
     field: "x",
-    title: chart.x,
+    title: titleOf(visible(chart.x)),
     type,
     ...(type === "nominal"
       ? { sort: null, axis: { labelAngle: fits ? 0 : -40 } }
@@ -127,8 +134,8 @@ export function vegaLite(chart: Chart): object {
   };
   const encoding = {
     x,
-    y: { field: "y", title: names.length === 1 ? names[0] : null, type: "quantitative" },
-    tooltip: [{ field: "x", title: chart.x, type }, { field: "y", type: "quantitative" }],
+    y: { field: "y", title: names.length === 1 ? titleOf(names[0]!) : null, type: "quantitative" },
+    tooltip: [{ field: "x", title: titleOf(visible(chart.x)), type }, { field: "y", type: "quantitative" }],
     ...(names.length > 1 ? { color: { field: "series", type: "nominal", title: null, sort: names } } : {}),
     ...(names.length > 1 && isBar ? { xOffset: { field: "series", type: "nominal", sort: names } } : {}),
   };

@@ -164,6 +164,7 @@ def test_the_page_reads_what_the_runtime_sends(runtime: Server) -> None:
         ("SELECT '2024-01-0' || i AS d, i AS v FROM range(1, 9) t(i)", None),
         ("SELECT 5 AS only", None),
         ("SELECT 'g' || i AS g, [1, 'inf', '-inf', 'nan', 1e-320, -1e300][i]::DOUBLE AS v FROM range(1, 7) t(i)", None),
+        ('SELECT i AS n, i AS "\\""" FROM range(2) t(i)', None),
         ("SELECT i AS n, i * 1e308 AS v FROM range(2) t(i)", None),
     ],
 )
@@ -259,8 +260,11 @@ def test_hostile_cells_and_names_are_text(page: Page) -> None:
     page.tab.keyboard.press("Escape")
     for tab in ("Chart", "Code", "History", "Statistics", "Key"):
         page.select(tab)
-    page.run(f"SELECT '{quoted}' AS x, 5 AS \"{name}\"")
+    page.run(f'SELECT chr(1) || \'{quoted}\' AS "\x01x\\""", 5 AS "{name}", 6 AS "\x01y"')
     page.select("Chart").locator("svg").wait_for()
+    picture = saved(page, "Save SVG").decode()
+    assert all(text in picture for text in ('>␁x\u29f5"<', ">␁y<", ">␁&lt;img "))
+    assert "\x01" not in picture, "XML has no control characters"
     page.write(f"SELECT '{quoted}'::INTEGER")
     page.tab.get_by_role("button", name="Run").click()
     assert HOSTILE in page.error()
