@@ -1,12 +1,20 @@
-"""Handles paths that users type, and files that only their owner can read: keys, profiles and the history."""
+"""Handles paths that users type, temporary files, and files that only their owner can read, such as keys."""
 
 import os
+import shutil
+import signal
 import stat
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from runtimeclient.errors import OutputError, UsageError
+
+# Signals that end the process without an exception, such as that of timeout(1) and that of a closed terminal.
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_temporary: list[Path] = []
 
 
 def parse_path(text: str) -> Path:
@@ -34,6 +42,41 @@ def xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Pa
     """
     base = environ.get(variable, "")
     return (Path(base) if base.startswith("/") else parse_path(default)) / "querykeep"
+
+
+@contextmanager
+def removing(path: Path) -> Iterator[None]:
+    """Remove the file or directory *path* at the end of the block, and if a signal ends the process in the block."""
+    # Only the main thread can handle signals. A signal that is ignored (nohup) or handled does not end the process.
+    is_main = threading.current_thread() is threading.main_thread()
+    _temporary.append(path)
+    for number in _ENDS:
+        if is_main and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        _remove(path)
+        _temporary.remove(path)
+        for number in _ENDS:
+            if is_main and not _temporary and signal.getsignal(number) is _end:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """Remove the temporary files, and end as if there were no handler."""
+    for path in _temporary:
+        _remove(path)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):  # It has replaced another file, or cannot be removed.
+            path.unlink()
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from runtimeclient.commands.base import Command, Invocation, whole_number
 from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
+from runtimeclient.files import removing
 from runtimeclient.output.terminal import Console
 from runtimeclient.profiles import PROFILE_VARIABLE
 
@@ -59,8 +60,9 @@ def _console(invocation: Invocation) -> None:
             if options.no_browser or not _has_display(invocation.environ):
                 _wait(server, console)
             else:
-                with tempfile.TemporaryDirectory(prefix="querykeep-console-") as directory:
-                    _open_browser(server.make_link(fragment), Path(directory))
+                directory = Path(tempfile.mkdtemp(prefix="querykeep-console-"))
+                with removing(directory):
+                    _open_browser(server.make_link(fragment), directory)
                     _wait(server, console)
 
 

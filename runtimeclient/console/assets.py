@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtimeclient.errors import ClientError, UsageError
+from runtimeclient.files import removing
 
 _HERE = Path(__file__).parent
 #: The output of esbuild, and the licences of the libraries. The wheel contains it, but the repository does not.
@@ -68,8 +69,9 @@ def build(sources: Path, built: Path) -> None:
     """
     if shutil.which("npm", path=_path()) is None:
         raise UsageError("Building the console page requires Node.js 20 or later with npm. Wheels include the page.")
-    with tempfile.TemporaryDirectory(prefix="querykeep-console-") as temporary:
-        work = Path(temporary, "page")
+    temporary = Path(tempfile.mkdtemp(prefix="querykeep-console-"))
+    with removing(temporary):
+        work = temporary / "page"
         shutil.copytree(sources, work, ignore=shutil.ignore_patterns("node_modules"))
         _run(work, *_NPM_CI)
         _run(work, "node", "build.mjs", str(work / "out"))

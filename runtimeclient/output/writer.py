@@ -1,22 +1,17 @@
 """The output of a command: a stream, or a file that appears only when it is complete."""
 
 import os
-import signal
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from types import FrameType
 from typing import IO, NamedTuple, Protocol
 
-from runtimeclient.files import output_errors
+from runtimeclient.files import output_errors, removing
 
 _BLOCK_CHARACTERS = 1 << 16
-# Signals that end the process without an exception, such as that of timeout(1) and that of a closed terminal.
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class TextStream(Protocol):
@@ -111,7 +106,7 @@ def output_file(path: Path) -> Iterator[OutputFile]:
         stream = open(descriptor, "wb")  # noqa: PTH123, SIM115
     text = TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", newline="")
     output = Output(text)
-    with nullcontext() if is_special else _removing(part):
+    with nullcontext() if is_special else removing(part):
         try:
             with output_errors(path):
                 yield OutputFile(path, stream, output)
@@ -123,30 +118,6 @@ def output_file(path: Path) -> Iterator[OutputFile]:
         finally:
             with suppress(OSError, ValueError):
                 text.close()
-
-
-@contextmanager
-def _removing(part: Path) -> Iterator[None]:
-    """Remove *part* at the end of the block, and if a signal ends the process in the block."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        with suppress(OSError):
-            part.unlink()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    # Only the main thread can handle signals. A signal that is ignored (nohup) or handled does not end the process.
-    is_main = threading.current_thread() is threading.main_thread()
-    handled = [number for number in _ENDS if is_main and signal.getsignal(number) is signal.SIG_DFL]
-    for number in handled:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # The file has replaced the target, or cannot be removed.
-            part.unlink()
-        for number in handled:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _own_descriptor(path: Path) -> int | None:

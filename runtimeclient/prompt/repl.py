@@ -17,7 +17,7 @@ from prompt_toolkit.history import History, InMemoryHistory
 
 from runtimeclient.connection import KEY_VARIABLE, seconds
 from runtimeclient.errors import ClientError, OutputError, UsageError
-from runtimeclient.files import parse_path
+from runtimeclient.files import parse_path, removing
 from runtimeclient.output.formats import FORMATS, format_of
 from runtimeclient.output.programs import NOT_STARTED, start_program, wait_for_program
 from runtimeclient.output.terminal import DOT_COMMANDS, KINDS, ChartRequest
@@ -267,17 +267,16 @@ def _edit(text: str, environ: Mapping[str, str]) -> str | None:
     except OSError as exc:
         raise UsageError("A file for the editor cannot be created: set TMPDIR to a writable directory.") from exc
     file = Path(path)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text + "\n")
-        status = wait_for_program(start_program(name, path, environ=environ))
-        if status in NOT_STARTED:
-            raise UsageError(f"The editor {name} cannot be used: name another in EDITOR.")
-        edited = file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as exc:
-        raise UsageError(f"The text from the editor {name} cannot be read: it must be UTF-8.") from exc
-    finally:
-        file.unlink(missing_ok=True)
+    with removing(file):
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text + "\n")
+            status = wait_for_program(start_program(name, path, environ=environ))
+            if status in NOT_STARTED:
+                raise UsageError(f"The editor {name} cannot be used: name another in EDITOR.")
+            edited = file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as exc:
+            raise UsageError(f"The text from the editor {name} cannot be read: it must be UTF-8.") from exc
     return edited if status == 0 and edited != text else None
 
 
