@@ -48,9 +48,10 @@ def _console(invocation: Invocation) -> None:
     from runtimeclient.console.server import ConsoleServer  # noqa: PLC0415 (slow to import)
 
     options, console = invocation.options, invocation.console
-    assets = load(console.message)
     fragment = f"&sql={quote(options.query, safe='')}" if options.query else ""
     with invocation.connect() as client:
+        with _without_key(invocation):
+            assets = load(console.message)
         try:
             server = ConsoleServer(client, assets, _about(client, options, invocation.environ), options.port)
         except OSError as exc:
@@ -62,8 +63,20 @@ def _console(invocation: Invocation) -> None:
             else:
                 directory = Path(tempfile.mkdtemp(prefix="querykeep-console-"))
                 with removing(directory):
-                    _open_browser(server.make_link(fragment), directory)
+                    with _without_key(invocation):
+                        _open_browser(server.make_link(fragment), directory)
                     _wait(server, console)
+
+
+@contextmanager
+def _without_key(invocation: Invocation) -> Iterator[None]:
+    """Hide the variables that contain the key from the programs that start in the block: npm and the browser."""
+    hidden = invocation.environ.keys() - invocation.console.child_environ().keys()
+    removed = {name: os.environ.pop(name) for name in hidden & os.environ.keys()}
+    try:
+        yield
+    finally:
+        os.environ.update(removed)
 
 
 def _about(client: "RuntimeClient", options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:

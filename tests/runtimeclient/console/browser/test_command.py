@@ -1,8 +1,10 @@
 """`querykeep console` as a process on a terminal."""
 
 import re
+import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +14,7 @@ import pytest
 from runtimeclient.console.assets import Asset
 from runtimeclient.console.server import SESSION_HEADER
 from tests.runtimeclient.conftest import clean_environment
-from tests.system.harness import K1, REPOSITORY, Server, taken_port
+from tests.system.harness import K1, REPOSITORY, Server, taken_port, wait_for
 
 SPAWN: Any = pexpect.spawn  # without annotations
 RUN: Any = pexpect.run
@@ -66,6 +68,29 @@ def test_the_console_ends_by_itself_without_a_page() -> None:
     assert child.exitstatus == 0
     with pytest.raises(httpx.ConnectError), httpx.Client(trust_env=False) as client:
         client.get(f"http://127.0.0.1:{port}/")
+
+
+@pytest.mark.usefixtures("assets")
+def test_the_browser_does_not_get_the_key_and_a_signal_leaves_no_file(runtime: Server, tmp_path: Path) -> None:
+    browser, environment, temporary = tmp_path / "browser", tmp_path / "environment", tmp_path / "temporary"
+    browser.write_text(f"#!/bin/sh\nenv > {environment}.part && mv {environment}.part {environment}\n")
+    browser.chmod(0o700)
+    temporary.mkdir()
+    variables = {"RUNTIME_API_KEY": K1, "KEY_IN_URL": f"http://{K1}@a", "DISPLAY": ":9", "BROWSER": str(browser)}
+    environ = clean_environment(RUNTIME_HTTP_ENDPOINT=runtime.url, TMPDIR=str(temporary), **variables)
+    child = SPAWN(sys.executable, [str(REPOSITORY / "manage.py"), "console"], env=environ, encoding="utf-8", timeout=60)
+    child.expect(LINK)
+    wait_for(environment.exists, "the browser to start")
+    assert [each.name for directory in temporary.iterdir() for each in directory.iterdir()] == ["console.html"]
+
+    child.kill(signal.SIGTERM)
+    child.expect(pexpect.EOF)
+    child.close()
+
+    assert "DISPLAY=:9" in environment.read_text()
+    assert K1 not in environment.read_text()
+    assert child.signalstatus == signal.SIGTERM
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_port_in_use_is_named(runtime: Server, assets: dict[str, Asset]) -> None:
