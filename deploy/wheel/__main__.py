@@ -6,7 +6,14 @@ from runtimeclient import COMMANDS
 
 
 def main() -> None:
-    """Run the command that the arguments name, and exit."""
+    """Run the command that the arguments name, and exit; with 130 if Ctrl-C interrupts it, even while it is loaded."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run() -> None:
     # manage.py does not know all commands of the client.
     if sys.argv[1:2] == ["help"] and (not sys.argv[2:] or sys.argv[2] in COMMANDS):
         sys.argv[1:] = [*sys.argv[2:3], "--help"]

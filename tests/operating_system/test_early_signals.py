@@ -48,3 +48,25 @@ def test_a_command_that_reads_keys_leaves_no_core(command: str) -> None:
     """
 
     assert printed(code, command).splitlines()[-1] == "(0, 0)"
+
+
+@pytest.mark.parametrize(("command", "module"), [("sql", "runtimeclient.main"), ("check", "manage")])
+def test_ctrl_c_while_a_command_is_loaded(command: str, module: str) -> None:
+    code = """
+    import signal, sys
+
+    class Interrupting:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == sys.argv[2]:
+                signal.raise_signal(signal.SIGINT)
+
+    from deploy.wheel.__main__ import main
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.meta_path.insert(0, Interrupting)
+    main()
+    """
+
+    ended = run(code, command, module)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
