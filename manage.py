@@ -53,6 +53,11 @@ def _run() -> None:
             part_process.serve_received(command.removeprefix("run"))
             return
 
+    if "--version" in sys.argv[1:3]:
+        from supervisor.version import version  # noqa: PLC0415 (other commands do not need it)
+
+        sys.stdout.write(f"querykeep {version()}\n")  # Django would print its own version
+        return
     from runtime_site.management.command_line import CommandLine, run_without_apps  # noqa: PLC0415 (with the settings)
 
     if command in COMMANDS_WITHOUT_APPS:

@@ -1,7 +1,11 @@
 """Django's command line, which lists only the commands that work here."""
 
+import os
+import signal
 import sys
+from difflib import get_close_matches
 from importlib import import_module
+from typing import Any
 
 from django.conf import settings
 from django.core.management import ManagementUtility, get_commands
@@ -48,13 +52,31 @@ class CommandLine(ManagementUtility):
     prog_name: str
 
     def execute(self) -> None:
-        """Run the command; exit with one sentence if the settings named by `--settings` cannot be loaded."""
+        """
+        Run the command; exit with one sentence if the settings named by `--settings` cannot be loaded.
+
+        If the reader of the output has gone (`check | head`), end by SIGPIPE, like other programs.
+        """
         try:
-            super().execute()
+            try:
+                super().execute()
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGPIPE)
         except Exception as error:
             if settings.configured:
                 raise
             sys.exit(unloadable("--settings", error))
+
+    def fetch_command(self, subcommand: str) -> Any:
+        """Return a command. Exit with 2, as for any wrong usage, if it does not exist."""
+        if subcommand not in get_commands():
+            near = "".join(f" Did you mean {name}?" for name in get_close_matches(subcommand, get_commands(), 1))
+            sys.stderr.write(f"Error: Unknown command: {subcommand!r}.{near} See {self.prog_name} help.\n")
+            sys.exit(2)
+        return super().fetch_command(subcommand)
 
     def main_help_text(self, commands_only: bool = False) -> str:
         """Return the names of the commands, with headings unless *commands_only*."""

@@ -1,5 +1,8 @@
 """`manage.py help` lists the available commands, ours first, and all of them work."""
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,8 @@ from django.db import connections
 
 from runtime_site.management.command_line import CommandLine, listed_commands
 from runtimeclient import CLIENT_COMMANDS
-from tests.system.harness import REPOSITORY, run_program
+from supervisor.version import version
+from tests.system.harness import PYTHON, REPOSITORY, clean_environ, run_program
 
 MANAGE = str(REPOSITORY / "manage.py")
 
@@ -34,6 +38,31 @@ def test_help_shows_the_list(tmp_path: Path) -> None:
     assert headings[:3] == ["[server]", "[client]", "[django]"]
     assert "dbshell" not in done.stdout
     assert run_program(MANAGE, "--help", cwd=tmp_path).stdout == run_program(MANAGE, cwd=tmp_path).stdout == done.stdout
+
+
+def test_an_unknown_command_is_wrong_usage(tmp_path: Path) -> None:
+    done = run_program(MANAGE, "chek", cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: Unknown command: 'chek'. Did you mean check? See manage.py help.\n"
+
+
+@pytest.mark.parametrize("arguments", [("serve", "--version"), ("check", "--version"), ("--version",)])
+def test_the_version_is_not_that_of_django(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert run_program(MANAGE, *arguments, cwd=tmp_path).stdout == f"querykeep {version()}\n"
+
+
+def test_a_reader_that_closes_the_pipe_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+
+    with open(write_end, "wb") as pipe:  # noqa: PTH123 (a descriptor)
+        command = [PYTHON, MANAGE, "help"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=clean_environ(), stdout=pipe, stderr=subprocess.PIPE, check=False
+        )
+
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
 
 
 TEST = """
