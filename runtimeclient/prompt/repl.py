@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from prompt_toolkit.history import History, InMemoryHistory
 
-from runtimeclient.connection import KEY_VARIABLE, seconds
+from runtimeclient.connection import KEY_VARIABLE, STANDARD_INPUT, seconds
 from runtimeclient.errors import ClientError, OutputError, UsageError
 from runtimeclient.files import parse_path, removing
 from runtimeclient.output.formats import FORMATS, format_of
@@ -198,6 +198,8 @@ class Repl:
             self._runner.style = style
 
     def _do_output(self, name: str) -> None:
+        if name.startswith("|"):  # as for psql
+            raise UsageError("Results go to a file, not to a program.")
         path = parse_path(name)
         before = self._runner.style.format
         format_ = format_of(path) or before
@@ -227,7 +229,7 @@ class Repl:
         self._file.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
 
     def _do_read(self, name: str) -> None:
-        if not name:
+        if name in {"", STANDARD_INPUT}:
             raise UsageError("Name the file to read.")
         for statement in read_statements(str(parse_path(name))):
             self._run_statement(statement)
