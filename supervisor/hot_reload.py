@@ -123,6 +123,7 @@ class Follower:
         self._must_load = False
         self._is_reported = True
         self._former: Serving | None = None
+        serving.client.look = self.check
         threading.Thread(target=self._follow, name="handover", daemon=True).start()
 
     def check(self) -> None:
@@ -140,6 +141,7 @@ class Follower:
                     if new is None:  # It has been replaced already.
                         continue
                 former, self._serving = self._serving, new
+                new.client.look = self.check
                 new.client.succeed(former.client, new.accepts)
                 self._adopt(new)
                 self._number = number  # From here on, no other thread waits for this one.

@@ -39,6 +39,8 @@ class EngineClient:
     def __init__(self, config: RuntimeConfig) -> None:
         self.successor: EngineClient | None = None
         self._predecessor: EngineClient | None = None
+        #: Notices whether another configuration has taken effect, and then calls `succeed` of its client.
+        self.look: Callable[[], None] = lambda: None
         self._accepts: Callable[[Query], bool] = lambda _: True
         self._limits = config.query
         self._pool = SlotPool(config.engine_dir, None if config.engine is None else Durations())
@@ -65,7 +67,7 @@ class EngineClient:
         self, request: Request, cancel: CancelToken | None = None, admitted: Admitted | None = None
     ) -> ClientResult:
         limit_s = request.query.time_limit_s(self._limits)
-        statement = ClientResult(self._pool, request, limit_s)
+        statement = ClientResult(self._pool, request, limit_s, is_replaced=self._is_replaced)
         while True:
             try:
                 return statement.start(cancel, admitted)
@@ -73,7 +75,7 @@ class EngineClient:
                 # The caller has received nothing yet. While the worker is stopping, the slot and the id are in use.
                 if not error.is_reclaimed or statement.slot is not None:
                     raise
-                statement = ClientResult(self._pool, request, limit_s, repeats=statement)
+                statement = ClientResult(self._pool, request, limit_s, repeats=statement, is_replaced=self._is_replaced)
             except EngineUnavailableError:
                 if self.successor is None or statement.had_slot or not self.successor._may_run(request):  # noqa: SLF001
                     raise
@@ -82,6 +84,11 @@ class EngineClient:
         # It is of another configuration, so the cache of this one must neither share nor keep it.
         result.data_version = None
         return result
+
+    def _is_replaced(self) -> bool:
+        """Return whether a statement must not begin here: it could read data that the new configuration published."""
+        self.look()
+        return self.successor is not None
 
     def _may_run(self, request: Request) -> bool:
         return request.call == "admit" or self._accepts(request.query)

@@ -13,7 +13,14 @@ from msgspec.structs import replace
 
 from queryengine.cancellation import Reason
 from queryengine.engine import ACTIVE_SQL_CHARACTERS, Admitted, CancelToken, QueryTimings
-from queryengine.errors import EngineWorkerDiedError, ParameterError, QueryCancelledError, QueryError, QueryTimeoutError
+from queryengine.errors import (
+    EngineUnavailableError,
+    EngineWorkerDiedError,
+    ParameterError,
+    QueryCancelledError,
+    QueryError,
+    QueryTimeoutError,
+)
 from queryengine.execution.parameters import UNKNOWN_TYPE, check_values
 from queryengine.gate.lexer import check_text
 from queryengine.manifest import Signature
@@ -63,16 +70,27 @@ _OWNED = (State.QUEUED, State.ACTIVE, State.OVERDUE)
 _OVER = (State.COMPLETE, State.ENDED)
 
 
+def _replaced() -> QueryError:
+    return EngineUnavailableError("The configuration of the runtime has changed: try again.")
+
+
 class ClientResult:
     """A `QueryResult`. One thread waits and reads. Any thread can call `cancel` and `close`."""
 
     def __init__(
-        self, pool: SlotPool, request: Request, limit_s: float, *, repeats: "ClientResult | None" = None
+        self,
+        pool: SlotPool,
+        request: Request,
+        limit_s: float,
+        *,
+        repeats: "ClientResult | None" = None,
+        is_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         Start the clock for the remaining time of *request*. Errors show its full limit, *limit_s* seconds.
 
-        A statement that *repeats* a stopped one has the rest of its time, and waits that long for a slot.
+        A statement that *repeats* a stopped one has the rest of its time, and waits that long for a slot. It does not
+        begin if *is_replaced* then says that the engine is that of a former configuration.
         """
         query = request.query
         self.timings = QueryTimings()
@@ -90,7 +108,7 @@ class ClientResult:
         self._deadline = self.arrived + (limit_s if query.timeout_s is None else query.timeout_s)
         self._timeout = partial(QueryTimeoutError, limit_s)
         self.started: float = time.time() if repeats is None else repeats.started
-        self._is_repeated = repeats is not None
+        self._is_repeated, self._is_replaced = repeats is not None, is_replaced
         self._sql = query.sql
         self._is_inner = request.call == "admit"  # The runtime's own: callers cannot see or stop it.
         self._request: Request | None = request  # until it has been sent
@@ -112,6 +130,9 @@ class ClientResult:
             if cancel is not None:
                 self._unsubscribe = cancel.subscribe(self.cancel)
             self._wait_for_slot()
+            if self._is_replaced():
+                self.stop(_replaced)
+                self._check()
             self.had_slot = True
             if admitted is not None:
                 admitted()

@@ -348,3 +348,26 @@ def test_a_successor_runs_what_a_stopping_engine_refuses_and_knows_what_still_ru
     assert b"".join(run(engine, "SELECT 1")) == b'[{"a":1}]'
     other.close()
     tier.start()
+
+
+def test_a_statement_that_waits_during_a_reload_reads_the_data_of_the_configuration_in_effect(
+    tier: Tier, engine: EngineClient
+) -> None:
+    directory = tier.config.state_dir / "e2"
+    directory.mkdir()
+    other = Tier(directory)
+    new = other.client()
+    running = begin(lambda: b"".join(run(engine, "endless", fingerprint="k", concurrent=1)))
+    wait_until(lambda: len(tier.engine.requests) == 1)
+    kept = begin(lambda: b"".join(run(engine, "SELECT 1", fingerprint="k", concurrent=1)))
+    gone = begin(lambda: b"".join(run(engine, "SELECT 2", fingerprint="k", concurrent=1)))
+    wait_until(lambda: len(engine.active("k")) == 3)
+
+    engine.look = lambda: new.succeed(engine, lambda query: query.sql == "SELECT 1")
+    assert engine.cancel(tier.engine.requests[0]["query_id"], "k")
+
+    assert error_of(running) is not None
+    assert kept.result(60) == b'[{"a":1}]'
+    assert error_of(gone) is EngineUnavailableError
+    assert (len(tier.engine.requests), len(other.engine.requests)) == (1, 1)
+    other.close()
