@@ -121,6 +121,11 @@ def test_an_error_is_a_sentence(name: str, text: str, error: type[QueryError], m
             "Division by zero: TRY(...) gives null instead.",
             id="an expression, which may be that of a mask",
         ),
+        pytest.param(
+            "Conversion Error: Cannot cast list with length 8386096808448783725 to array with length 3",
+            "Cannot cast list to array with length 3",
+            id="a length that may be memory of another statement",
+        ),
         pytest.param("Error: text", "Error: text", id="no kind"),
     ],
 )
