@@ -96,13 +96,6 @@ class SnapshotError(DatasetError):
     code = "snapshot_error"
 
 
-class RedefinedError(SnapshotError):
-    """A snapshot was built from a declaration that has changed meanwhile."""
-
-    def __init__(self, dataset: str) -> None:
-        super().__init__(f"The definition of {dataset} has changed.")
-
-
 class SharedStorageError(SnapshotError):
     """The storage through which nodes share snapshots does not respond or refuses the request."""
 

@@ -21,7 +21,6 @@ from datasources.control import AdmittedSql, DatasetState, DatasetStatus, Refres
 from datasources.deadline import Deadline
 from datasources.errors import (
     DatasetsUnavailableError,
-    RedefinedError,
     SharedStorageError,
     SnapshotError,
     UnknownDatasetError,
@@ -30,7 +29,7 @@ from datasources.errors import (
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh.entries import changed_since, holds_up_ready, state_of
 from datasources.refresh.history import MAX_RUNS, without_figures
-from datasources.snapshots.directory import SnapshotDirectory, as_declared
+from datasources.snapshots.directory import RedefinedError, SnapshotDirectory, as_declared
 from datasources.snapshots.snapshot import Builder, Verifier, fingerprint, remove
 from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, STATE, SharedManifest, SharedState
 from nodes.object_storage import ObjectStorage
@@ -403,10 +402,10 @@ class Follower:
             self.snapshots.publish(snapshot)
         except BaseException as exc:
             remove(path)
-            if isinstance(exc, SharedStorageError) or not isinstance(exc, SnapshotError | OSError):
-                raise
             if isinstance(exc, RedefinedError):  # by a reload during the download
                 return False
+            if isinstance(exc, SharedStorageError) or not isinstance(exc, SnapshotError | OSError):
+                raise
             fault = (
                 not_written(f"The snapshot of {snapshot.dataset}", exc.strerror) if isinstance(exc, OSError) else exc
             )

@@ -68,7 +68,8 @@ class GatedStatement:
     `catalog` contains the names that the statement finds in `information_schema` and with SHOW; None if it reads
     neither. `macros` are the macros of `queryengine.gate.macros` that it calls.
 
-    With a `key_catalog`, names refer to the relations in that catalog.
+    With a `key_catalog`, names refer to the relations in that catalog. It may not have certain joins if it
+    `makes_arrays` (`queryengine.array_joins`).
     """
 
     sql: str
@@ -82,6 +83,7 @@ class GatedStatement:
     catalog: frozenset[str] | None = field(default=None, compare=False)
     macros: frozenset[str] = field(default=frozenset(), compare=False)
     key_catalog: KeyCatalog | None = field(default=None, compare=False)
+    makes_arrays: bool = field(default=False, compare=False)
 
 
 class StatementGate(Protocol):

@@ -26,7 +26,8 @@ from datasources.sources.pinned_file import DESCRIPTORS
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load, Scan, Wanted
 from datasources.sql import identifier, literal, literals
-from queryengine.errors import WANT_OF_MEMORY
+from queryengine import array_joins
+from queryengine.errors import WANT_OF_MEMORY, StatementNotAllowedError
 from queryengine.gate.macros import called_in
 from queryengine.manifest import Column
 from queryengine.values import qualified, split_relation
@@ -143,6 +144,7 @@ class LoadingEngine(Struct, frozen=True):
                 elif refresh_sql is not None and conditions:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
+                _refuse_array_joins(connection, refresh_sql or rows, columns)
                 connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
                 written = columns_of(connection, table)
                 if [column.name for column in written] == [column.name for column in load.served]:
@@ -316,6 +318,16 @@ class LoadingEngine(Struct, frozen=True):
                 said = text.partition("\n")[0].rstrip(".")[:300]
                 raise SourceError(f"The refresh_sql of {refreshed.name} failed: {said}.") from exc
             raise scan.explain(connection, exc) from exc
+
+
+def _refuse_array_joins(connection: duckdb.DuckDBPyConnection, sql: str, columns: Sequence[Column]) -> None:
+    """Raise SourceError for SQL over *columns* that `queryengine.array_joins` refuses."""
+    if array_joins.may_make_array(sql) or any(array_joins.is_array(column.type) for column in columns):
+        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{sql}").fetchall()
+        try:
+            array_joins.refuse(plan)
+        except StatementNotAllowedError as exc:
+            raise SourceError(str(exc)) from exc
 
 
 def _refuse_unsupported(dataset: DatasetConfig, columns: Sequence[Column]) -> None:

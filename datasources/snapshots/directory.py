@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from datasources.deadline import Deadline
-from datasources.errors import RedefinedError, SnapshotError, not_written
+from datasources.errors import SnapshotError, not_written
 from datasources.snapshots.snapshot import (
     SCRATCH_DIRECTORIES,
     SNAPSHOT_FILES,
@@ -44,6 +44,10 @@ logger = logging.getLogger(__name__)
 _UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
 #: A file's inode, size, and time of last change.
 _Stamp = tuple[int, int, int]
+
+
+class RedefinedError(Exception):
+    """A snapshot was built from a declaration that has changed meanwhile."""
 
 
 class Share(Protocol):

@@ -5,11 +5,14 @@ The list is an allowlist. For callers, a function that is not listed does not ex
 """
 
 import difflib
+import json
 from collections.abc import Container, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
+from queryengine import array_joins
 from queryengine.errors import SqlError, StatementNotAllowedError
 from queryengine.gate import datafusion
 from queryengine.gate.macros import INTERNAL, macros
@@ -119,6 +122,14 @@ def check(name: str, place: Place, *, before: Sequence[str] = (), with_macros: b
         if reason := refusal(name, place.value) or refusal(name):
             raise StatementNotAllowedError(f"Function '{name}' is not allowed: {reason}.")
         raise SqlError(f"Function '{name}' {_MISPLACED[place]}.")
+
+
+def makes_array(node: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Return whether an expression of a tree makes an array. *names* are the lower-case parts of its qualified name."""
+    if node.get("class") == "TYPE":
+        return "array" in names
+    name = str(node.get("function_name", "")).lower()
+    return name in array_joins.FUNCTIONS or ("json" in name and array_joins.is_array(json.dumps(node.get("arguments"))))
 
 
 def refusal(name: str, kinds: Container[str] | None = None) -> str | None:

@@ -215,6 +215,7 @@ class Gate:
             lines_before=before.count("\n"),
             catalog=relations if reads_catalog else None,
             macros=frozenset(reading.macros),
+            makes_arrays=reading.makes_arrays,
         )
         return gated, reading.is_foreign
 

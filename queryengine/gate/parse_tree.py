@@ -102,7 +102,7 @@ class Reading(Struct):
     `information_schema` or SHOW. It `shows` if a part of it is SHOW, DESCRIBE or SUMMARIZE. It is `deterministic` if it
     takes no sample, calls nothing in `functions.NONDETERMINISTIC`, and shows nothing. `macros` are the macros for
     DataFusion functions that it calls. It `is_foreign` if it calls a function with arguments that only DataFusion
-    accepts.
+    accepts. It `makes_arrays` as in `queryengine.array_joins`.
 
     Settings: with `catalog`, the tree comes from a text in which this schema of the hidden catalog replaces the lists.
     With `engine_tables` (lower-case names), a PIVOT may find its own columns. For that, the engine runs a query that
@@ -124,6 +124,7 @@ class Reading(Struct):
     shows: bool = False
     macros: set[str] = field(default_factory=set)
     is_foreign: bool = False
+    makes_arrays: bool = False
     _expansion: int = 0
     _costly: Counter[str] = field(default_factory=Counter)
     #: The ids of the nodes around a PIVOT that finds its columns, and the common table expressions that it may read.
@@ -177,8 +178,8 @@ class Reading(Struct):
     def _judge_expression(self, node: dict[str, Any], class_: str, part: str, scope: _Scope) -> _Scope:
         """Check an expression without its parts, and return the scope of the parts."""
         _judge_expression(node, class_, part, with_macros=self.datafusion, variant_casts=self.variant_casts)
-        if _is_nondeterministic(node):
-            self.deterministic = False
+        self.deterministic = self.deterministic and not _is_nondeterministic(node)
+        self.makes_arrays = self.makes_arrays or functions.makes_array(node, tuple(map(lower, _path(node))))
         self._expansion += scope.copies - 1
         if class_ == "FUNCTION" and self.datafusion:
             scope = self._with_macro(node, scope)
