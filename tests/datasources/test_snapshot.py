@@ -128,7 +128,7 @@ def test_refresh_sql_makes_the_rows(tmp_path: Path, sql: str, expected: list[tup
         ("SELECT b::INTEGER AS n FROM d", "'a.csv', line 2: a value does not fit the type of its column."),
         ("SELECT upper(b)::INTEGER AS n FROM d", "The refresh_sql of d failed: Conversion Error"),
         ("SELECT sum(a) EXPORT_STATE AS s FROM d", "The column s of d has a type that cannot be displayed."),
-        ("SELECT b.x FROM d LEFT JOIN (SELECT a, [a]::INT[1] AS x FROM d) b ON d.a = b.a + 1", "A LEFT join"),
+        ("SELECT b.x FROM d LEFT JOIN (SELECT a, [a]::INT[1] AS x FROM d) b ON d.a = b.a + 1", "A RIGHT join"),
         # The gate refuses these before; the loading engine does too.
         ("SELECT * FROM read_text('/etc/passwd')", "The refresh_sql of d failed: Permission Error"),
         ("SELECT * FROM '/etc/passwd'", "The refresh_sql of d failed"),
