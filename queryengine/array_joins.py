@@ -14,7 +14,7 @@ from queryengine.errors import StatementNotAllowedError
 #: The functions that return an array, except those that get its type from a string.
 FUNCTIONS: Final = frozenset({"array_value", "array_cross_product"})
 _ARRAY: Final = re.compile(r"\[\s*\d+\s*\]")
-_WRITTEN: Final = re.compile(rf"{_ARRAY.pattern}|{'|'.join(sorted(FUNCTIONS))}", re.IGNORECASE)
+_MAKES_ARRAY: Final = re.compile(rf'{_ARRAY.pattern}|"type_name":"array"|{"|".join(FUNCTIONS)}', re.IGNORECASE)
 _JOIN_TYPE: Final = re.compile(r'"Join Type":\s*"([^"]*)"')
 #: The joins that add no nulls.
 _SAFE_JOINS: Final = frozenset({"INNER", "SEMI", "ANTI", "MARK", "RIGHT_SEMI", "RIGHT_ANTI"})
@@ -25,9 +25,9 @@ def is_array(type_: str) -> bool:
     return _ARRAY.search(type_) is not None
 
 
-def may_make_array(sql: str) -> bool:
-    """Return whether the text of a query may make an array."""
-    return _WRITTEN.search(sql) is not None
+def may_make_array(tree: str) -> bool:
+    """Return whether a query may make an array, by its *tree* from `json_serialize_sql`."""
+    return _MAKES_ARRAY.search(tree) is not None
 
 
 def refuse(plan: str) -> None:

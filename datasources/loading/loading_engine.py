@@ -144,7 +144,7 @@ class LoadingEngine(Struct, frozen=True):
                 elif refresh_sql is not None and conditions:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
-                _refuse_array_joins(connection, refresh_sql or rows, columns)
+                _refuse_array_joins(connection, dataset, refresh_sql, rows)
                 connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
                 written = columns_of(connection, table)
                 if [column.name for column in written] == [column.name for column in load.served]:
@@ -320,10 +320,18 @@ class LoadingEngine(Struct, frozen=True):
             raise scan.explain(connection, exc) from exc
 
 
-def _refuse_array_joins(connection: duckdb.DuckDBPyConnection, sql: str, columns: Sequence[Column]) -> None:
-    """Raise SourceError for SQL over *columns* that `queryengine.array_joins` refuses."""
-    if array_joins.may_make_array(sql) or any(array_joins.is_array(column.type) for column in columns):
-        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{sql}").fetchall()
+def _refuse_array_joins(
+    connection: duckdb.DuckDBPyConnection, dataset: DatasetConfig, refresh_sql: str | None, rows: str
+) -> None:
+    """Raise SourceError for a query of the configuration or of a caller that `queryengine.array_joins` refuses."""
+    view = dataset.view
+    texts = [refresh_sql] if refresh_sql else [] if view is None else [view.sql, *(one.sql for one in view.views)]
+    if not texts:
+        return
+    trees = [connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()[0][0] for text in texts]
+    types = connection.execute("SELECT DISTINCT data_type FROM duckdb_columns() WHERE NOT internal").fetchall()
+    if any(map(array_joins.may_make_array, trees)) or any(array_joins.is_array(type_) for (type_,) in types):
+        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{refresh_sql or rows}").fetchall()
         try:
             array_joins.refuse(plan)
         except StatementNotAllowedError as exc:
