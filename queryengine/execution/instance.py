@@ -261,9 +261,12 @@ class EngineInstance:
 
     def _refuse_array_joins(self, statement: GatedStatement, values: Values, interruption: Interruption) -> None:
         """Raise StatementNotAllowedError for a statement that `queryengine.array_joins` refuses."""
-        if statement.kind == "explain":  # returns no values
-            return
-        explained = replace(statement, sql=f"EXPLAIN (FORMAT json)\n{statement.sql}", pattern=None)
+        sql = statement.sql
+        if statement.kind == "explain":
+            prefix, _, sql = sql.partition("\n")
+            if "ANALYZE" not in prefix:  # Nothing runs.
+                return
+        explained = replace(statement, sql=f"EXPLAIN (FORMAT json)\n{sql}", kind="select", pattern=None)
         try:
             with closing(self._reader(explained, interruption, shared=False)) as reader:
                 reader.start(explained, values)

@@ -25,6 +25,7 @@ JOINED = "FROM range(2000) o(i) {} JOIN (SELECT i, {} AS x FROM range(700) r(i))
         "SELECT b.x " + JOINED.format("ASOF LEFT", "array_value(i, i)").replace(" = ", " >= "),
         "SELECT b.x " + JOINED.format("LEFT", "array_cross_product(array_value(1.0, 2, 3), array_value(1.0, 2, 3))"),
         "SELECT b.x " + JOINED.format("LEFT", """from_json('{"q": [1, 2]}', '{"q": "INTEGER[2]"}')"""),
+        "EXPLAIN ANALYZE SELECT b.x " + JOINED.format("LEFT", "[i]::BIGINT[1]"),
         "SUMMARIZE SELECT b.x " + JOINED.format("LEFT", "[i]::BIGINT[1]"),
         "SELECT a FROM plain LEFT JOIN arrays ON plain.id = arrays.id + 5",
         "SELECT a FROM arrays RIGHT JOIN plain ON plain.id = arrays.id + 5",
@@ -58,4 +59,5 @@ def test_other_statements_are_not_refused(tmp_path: Path) -> None:
             ("SELECT arrays.id AS n FROM plain LEFT JOIN arrays USING (id) ORDER BY n LIMIT 1", scope),
         ):
             assert answer(engine, sql, within) == b'[{"n":0}]'
+        assert answer(engine, "EXPLAIN FROM plain LEFT JOIN arrays USING (id)", None).startswith(b'[{"explain_key"')
         assert answer(engine, "SELECT nothing FROM arrays", None).startswith(b"SqlError: Referenced column")
