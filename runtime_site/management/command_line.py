@@ -73,6 +73,7 @@ class CommandLine(ManagementUtility):
     def fetch_command(self, subcommand: str) -> Any:
         """Return a command. Exit with 2, as for any wrong usage, if it does not exist."""
         if subcommand not in get_commands():
+            _ = settings.INSTALLED_APPS  # raises if the command is missing because the settings cannot be loaded
             near = "".join(f" Did you mean {name}?" for name in get_close_matches(subcommand, get_commands(), 1))
             sys.stderr.write(f"Error: Unknown command: {subcommand!r}.{near} See {self.prog_name} help.\n")
             sys.exit(2)
