@@ -28,7 +28,10 @@ from datasources.sources.source import Load, Scan, Wanted
 from datasources.sql import identifier, literal, literals
 from queryengine import array_joins
 from queryengine.errors import WANT_OF_MEMORY, StatementNotAllowedError
+from queryengine.gate.functions import makes_array
 from queryengine.gate.macros import called_in
+from queryengine.gate.node_kinds import nodes_of
+from queryengine.gate.parse_tree import decode
 from queryengine.manifest import Column
 from queryengine.values import qualified, split_relation
 from runtimeconf.model import DatasetConfig
@@ -328,9 +331,9 @@ def _refuse_array_joins(
     texts = [refresh_sql] if refresh_sql else [] if view is None else [view.sql, *(one.sql for one in view.views)]
     if not texts:
         return
-    trees = [connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()[0][0] for text in texts]
+    trees = [decode(connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()[0][0]) for text in texts]
     types = connection.execute("SELECT DISTINCT data_type FROM duckdb_columns() WHERE NOT internal").fetchall()
-    if any(map(array_joins.may_make_array, trees)) or any(array_joins.is_array(type_) for (type_,) in types):
+    if any(map(makes_array, nodes_of(trees))) or any(array_joins.is_array(type_) for (type_,) in types):
         ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{refresh_sql or rows}").fetchall()
         try:
             array_joins.refuse(plan)

@@ -5,17 +5,23 @@ The list is an allowlist. For callers, a function that is not listed does not ex
 """
 
 import difflib
-import json
+import re
 from collections.abc import Container, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from queryengine import array_joins
 from queryengine.errors import SqlError, StatementNotAllowedError
 from queryengine.gate import datafusion
+from queryengine.gate.lexer import lower
 from queryengine.gate.macros import INTERNAL, macros
+from queryengine.gate.node_kinds import nodes_of
+
+TAKE_A_STRUCTURE = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
+_RETURN_ARRAYS = frozenset({"array_value", "array_cross_product"})
+#: The length after the name of a type, as in `"INTEGER[3]"`. In the list `[3]`, there is no name.
+_ARRAY_IN_STRUCTURE = re.compile(r'[\w)\]"]\s*\[\s*\d+\s*\]')
 
 
 class Place(Enum):
@@ -124,12 +130,14 @@ def check(name: str, place: Place, *, before: Sequence[str] = (), with_macros: b
         raise SqlError(f"Function '{name}' {_MISPLACED[place]}.")
 
 
-def makes_array(node: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Return whether an expression of a tree makes an array. *names* are the lower-case parts of its qualified name."""
+def makes_array(node: Mapping[str, Any]) -> bool:
+    """Return whether a node of a parse tree is the type of an array, or calls a function that returns one."""
     if node.get("class") == "TYPE":
-        return "array" in names
-    name = str(node.get("function_name", "")).lower()
-    return name in array_joins.FUNCTIONS or ("json" in name and array_joins.is_array(json.dumps(node.get("arguments"))))
+        return "array" in map(lower, node.get("qualified_name", {}).get("path", ()))
+    name = lower(str(node.get("function_name", "")))
+    if name in TAKE_A_STRUCTURE:
+        return any(_ARRAY_IN_STRUCTURE.search(str(one.get("text"))) for one in nodes_of(node.get("arguments")))
+    return name in _RETURN_ARRAYS
 
 
 def refusal(name: str, kinds: Container[str] | None = None) -> str | None:

@@ -50,7 +50,6 @@ _HIDDEN_VIEWS: Final = CATALOG_VIEWS | {SHOWN_TABLES, SHOWN_COLUMNS}
 _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")})
 _ENGINE_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "system", "temp", "memory", CATALOG})
 _ENGINE_TABLES: Final = ("duckdb_", "pragma_", "pg_", "sqlite_")
-_TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
 #: The maximum depth of the structure argument of these functions. 10,000 levels would crash the process.
 _MAX_LEVELS: Final = 100
 _TAKE_AN_AGGREGATE: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
@@ -179,7 +178,7 @@ class Reading(Struct):
         """Check an expression without its parts, and return the scope of the parts."""
         _judge_expression(node, class_, part, with_macros=self.datafusion, variant_casts=self.variant_casts)
         self.deterministic = self.deterministic and not _is_nondeterministic(node)
-        self.makes_arrays = self.makes_arrays or functions.makes_array(node, tuple(map(lower, _path(node))))
+        self.makes_arrays = self.makes_arrays or functions.makes_array(node)
         self._expansion += scope.copies - 1
         if class_ == "FUNCTION" and self.datafusion:
             scope = self._with_macro(node, scope)
@@ -404,7 +403,7 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macr
         name = lower(node["function_name"])
         place = Place.TABLE if part == "function" else Place.EXPRESSION
         functions.check(name, place, before=before, with_macros=with_macros)
-        if name in _TAKE_AN_AGGREGATE | _TAKE_A_STRUCTURE:
+        if name in _TAKE_AN_AGGREGATE | functions.TAKE_A_STRUCTURE:
             _judge_named(node, name)
         elif name == "strftime":
             _judge_format(node)
@@ -435,7 +434,7 @@ def _judge_named(node: dict[str, Any], function: str) -> None:
     index = 0 if column_name(node) else 1  # In `x.list_aggregate('sum')`, the column is not among the arguments.
     literal = arguments[index].get("expression", {}).get("literal", {}) if len(arguments) > index else {}
     is_text = literal.get("kind") == "STRING"
-    if function in _TAKE_A_STRUCTURE:
+    if function in functions.TAKE_A_STRUCTURE:
         if not is_text:
             raise StatementNotAllowedError(f"The structure argument of {function} must be a string literal.")
         levels = accumulate((character in "[{") - (character in "]}") for character in literal.get("text", ""))

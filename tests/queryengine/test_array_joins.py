@@ -55,6 +55,11 @@ def test_other_statements_are_not_refused(tmp_path: Path) -> None:
             ("SELECT a[1] AS n FROM arrays JOIN plain USING (id) ORDER BY n LIMIT 1", None),
             ("SELECT array_distance(a::DOUBLE[2], [0, 0]::DOUBLE[2])::INT AS n FROM arrays ORDER BY n LIMIT 1", None),
             ("SELECT [0, 1][1] AS n FROM plain LEFT JOIN plain AS other USING (id) LIMIT 1", None),
+            ("SELECT json_extract('[0]', '$[0]')::INT AS n FROM plain LEFT JOIN plain AS p USING (id) LIMIT 1", None),
+            (
+                """SELECT from_json('[0]', '["INTEGER"]')[1] AS n FROM plain LEFT JOIN plain AS p USING (id) LIMIT 1""",
+                None,
+            ),
             # Such a key must not learn of the column.
             ("SELECT arrays.id AS n FROM plain LEFT JOIN arrays USING (id) ORDER BY n LIMIT 1", scope),
         ):
