@@ -7,6 +7,7 @@ A task is a JSON object, so that no key is in the process list: `uri`, `authoriz
 either `read` and `times` or `ask` (a statement with `{}` for a number) and `seconds`.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -63,9 +64,9 @@ def ask(cursor: Any, sql: str, seconds: float) -> dict[str, Any]:
     taken = []
     began = time.perf_counter()
     warm, end = began + seconds / 4, began + seconds * 5 / 4
-    number = time.time_ns() // 1_000_000
-    while (began := time.perf_counter()) < end:
-        number += 1
+    for number in itertools.count(1):
+        if (began := time.perf_counter()) > end:
+            break
         cursor.execute(sql.replace("{}", str(number)))
         cursor.fetchall()
         if began > warm:

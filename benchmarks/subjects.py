@@ -39,11 +39,12 @@ class MissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FlightEndpoint:
-    """A Flight SQL endpoint, the headers that authenticate the caller, and how SQL names a table."""
+    """A Flight SQL endpoint, the headers that authenticate the caller, how SQL names a table, and the client."""
 
     uri: str
     headers: Mapping[str, str] = field(default_factory=dict)
     table: str = "{}"
+    client: Sequence[str | Path] = (sys.executable, "-m", "benchmarks.flight_client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +275,19 @@ def sail(peers: Path) -> Subject:
         return Plan(command=command, is_ready=lambda: _listens(port), flight=speaks)
 
     return Subject("Sail", plan)
+
+
+def quack(peers: Path) -> Subject:
+    """Return DuckDB's own server with in-memory tables, and its client: one token, no Flight SQL."""
+
+    def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
+        port = free_port()
+        program = [program_of(peers, "python"), REPOSITORY / "benchmarks/floors/quack.py"]
+        speaks = FlightEndpoint(f"quack:127.0.0.1:{port}", {"authorization": KEY}, client=[*program, "ask"])
+        files = [f"{name}={tables.parquet(name)}" for name in names]
+        return Plan(command=[*program, "serve", str(port), *files], is_ready=lambda: _listens(port), flight=speaks)
+
+    return Subject("Quack", plan)
 
 
 def bare_view() -> Subject:
