@@ -3,6 +3,7 @@
 from datasources.control import AdmittedSql
 from queryengine.engine import QueryEngine, StatementGate
 from queryengine.errors import StatementNotAllowedError
+from queryengine.gate.arrays import NOT_HERE
 from runtimeconf.model import DatasetConfig
 
 
@@ -29,4 +30,6 @@ def admit_refresh_sql(gate: StatementGate | QueryEngine, dataset: DatasetConfig,
         raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} cannot read information_schema.")
     if statement.parameters:
         raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} cannot have parameters.")
+    if statement.makes_arrays:
+        raise StatementNotAllowedError(f"The refresh_sql of {dataset.name}: {NOT_HERE}")
     return AdmittedSql(statement.sql)

@@ -68,8 +68,8 @@ class GatedStatement:
     `catalog` contains the names that the statement finds in `information_schema` and with SHOW; None if it reads
     neither. `macros` are the macros of `queryengine.gate.macros` that it calls.
 
-    With a `key_catalog`, names refer to the relations in that catalog. It may not have certain joins if it
-    `makes_arrays` (`queryengine.array_joins`).
+    With a `key_catalog`, names refer to the relations in that catalog. It `makes_arrays` as in
+    `queryengine.gate.arrays`.
     """
 
     sql: str

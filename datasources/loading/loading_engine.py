@@ -19,19 +19,15 @@ from msgspec.structs import replace
 from datasources.errors import SnapshotError, SourceError, not_written
 from datasources.loading import append, indexes
 from datasources.loading.append import Watermark
-from datasources.loading.columns import columns_of, count_of, find_column, refuse_changes, refuse_excess
+from datasources.loading.columns import columns_of, count_of, find_column, refuse_changes, refuse_excess, with_lists
 from datasources.loading.expiry import kept, retention_of, window_of
 from datasources.loading.pushdown import wanted_by
 from datasources.sources.pinned_file import DESCRIPTORS
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load, Scan, Wanted
 from datasources.sql import identifier, literal, literals
-from queryengine import array_joins
-from queryengine.errors import WANT_OF_MEMORY, StatementNotAllowedError
-from queryengine.gate.functions import makes_array
+from queryengine.errors import WANT_OF_MEMORY
 from queryengine.gate.macros import called_in
-from queryengine.gate.node_kinds import nodes_of
-from queryengine.gate.parse_tree import decode
 from queryengine.manifest import Column
 from queryengine.values import qualified, split_relation
 from runtimeconf.model import DatasetConfig
@@ -128,7 +124,7 @@ class LoadingEngine(Struct, frozen=True):
             view = f"runtime.{qualified(dataset.name)}"
             with deadline.guard(connection), self._explained(connection, scan):
                 rows = self._bound(connection, path, scan)
-                columns = _columns_read(connection, dataset.name, rows, refresh_sql)
+                rows, columns = _without_arrays(connection, dataset.name, rows, refresh_sql)
                 refuse_excess(dataset.name, columns)
                 scan.accept(connection, columns)
                 if _has_unknown_types(connection, rows, columns, scan, load):
@@ -147,7 +143,6 @@ class LoadingEngine(Struct, frozen=True):
                 elif refresh_sql is not None and conditions:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
-                _refuse_array_joins(connection, dataset, refresh_sql, rows)
                 connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
                 written = columns_of(connection, table)
                 if [column.name for column in written] == [column.name for column in load.served]:
@@ -175,7 +170,8 @@ class LoadingEngine(Struct, frozen=True):
         with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
             with deadline.guard(connection), self._explained(connection, scan):
                 rows = self._bound(connection, load.scratch / "columns.duckdb", scan)
-                scan.accept(connection, columns_of(connection, rows))
+                rows, columns = _without_arrays(connection, dataset.name, rows, None)
+                scan.accept(connection, columns)
                 if refresh_sql is not None:
                     _define_macros(connection, refresh_sql)
                     _viewed(connection, dataset.name, rows)
@@ -323,24 +319,6 @@ class LoadingEngine(Struct, frozen=True):
             raise scan.explain(connection, exc) from exc
 
 
-def _refuse_array_joins(
-    connection: duckdb.DuckDBPyConnection, dataset: DatasetConfig, refresh_sql: str | None, rows: str
-) -> None:
-    """Raise SourceError for a query of the configuration or of a caller that `queryengine.array_joins` refuses."""
-    view = dataset.view
-    texts = [refresh_sql] if refresh_sql else [] if view is None else [view.sql, *(one.sql for one in view.views)]
-    if not texts:
-        return
-    trees = [decode(connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()[0][0]) for text in texts]
-    types = connection.execute("SELECT DISTINCT data_type FROM duckdb_columns() WHERE NOT internal").fetchall()
-    if any(map(makes_array, nodes_of(trees))) or any(array_joins.is_array(type_) for (type_,) in types):
-        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{refresh_sql or rows}").fetchall()
-        try:
-            array_joins.refuse(plan)
-        except StatementNotAllowedError as exc:
-            raise SourceError(str(exc)) from exc
-
-
 def _refuse_unsupported(dataset: DatasetConfig, columns: Sequence[Column]) -> None:
     for column in columns:
         if column.type.startswith(_UNSUPPORTED_TYPES):
@@ -401,6 +379,22 @@ def _columns_read(
 ) -> tuple[Column, ...]:
     """Return the columns of *rows*. A *refresh_sql* reads them from a view."""
     return columns_of(connection, rows) if refresh_sql is None else _viewed(connection, dataset, rows)
+
+
+def _without_arrays(
+    connection: duckdb.DuckDBPyConnection, dataset: str, rows: str, refresh_sql: str | None
+) -> tuple[str, tuple[Column, ...]]:
+    """Return *rows*, a SELECT of all columns, with lists in place of arrays (see `queryengine.gate.arrays`)."""
+    columns = _columns_read(connection, dataset, rows, refresh_sql)
+    casts = [
+        f"{identifier(column.name)}::{list_type} AS {identifier(column.name)}"
+        for column in columns
+        if (list_type := with_lists(column.type)) != column.type
+    ]
+    if not casts:
+        return rows, columns
+    rows = f"SELECT * REPLACE ({', '.join(casts)}) FROM ({rows})"  # noqa: S608 - quoted by us
+    return rows, _columns_read(connection, dataset, rows, refresh_sql)
 
 
 def _viewed(connection: duckdb.DuckDBPyConnection, dataset: str, rows: str) -> tuple[Column, ...]:

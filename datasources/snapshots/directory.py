@@ -11,6 +11,7 @@ from typing import Protocol
 
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError, not_written
+from datasources.loading.columns import with_lists
 from datasources.snapshots.snapshot import (
     SCRATCH_DIRECTORIES,
     SNAPSHOT_FILES,
@@ -358,6 +359,11 @@ def as_declared(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]
 
 
 def _redefined(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig]) -> list[str]:
-    """Return the declared datasets whose definition differs from that of their snapshot."""
-    found = ((one, declared.get(one.dataset)) for one in snapshots)
-    return [one.dataset for one, dataset in found if dataset is not None and fingerprint(dataset) != one.source]
+    """Return the declared datasets whose definition differs from that of their snapshot, or with arrays in it."""
+    found = [(one, dataset) for one in snapshots if (dataset := declared.get(one.dataset)) is not None]
+    return [
+        one.dataset
+        for one, dataset in found
+        # Former versions stored arrays (see `queryengine.gate.arrays`).
+        if fingerprint(dataset) != one.source or any(with_lists(column.type) != column.type for column in one.columns)
+    ]

@@ -15,7 +15,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from queryengine import array_joins
 from queryengine.bounded_dict import BoundedDict
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.engine import Encoding, GatedStatement, Parameters, Query
@@ -40,7 +38,6 @@ from queryengine.execution.statistics import Statistics, Threads
 from queryengine.execution.views import GatedView
 from queryengine.execution.visible_rows import UnfitRuleError, rows_of
 from queryengine.gate.gate import Gate
-from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule
 from queryengine.manifest import Column, Manifest
 from runtimeconf.model import RuntimeConfig
@@ -97,7 +94,6 @@ class EngineInstance:
         self.generation = manifest.generation
         self._config = config
         self._scratch = scratch
-        self._with_arrays = _with_arrays(manifest, views)
         self._files = {snapshot.dataset.lower(): snapshot.file for snapshot in manifest.snapshots}
         self._statistics_in: BoundedDict[str, Statistics] = BoundedDict(_MOST_STATISTICS)
         try:
@@ -149,8 +145,6 @@ class EngineInstance:
         """
         values = values_of(statement, query.parameters)
         with self._ready(statement, interruption, rows=True):
-            if self._has_arrays(statement):
-                self._refuse_array_joins(statement, values, interruption)
             if self._threads is not None:
                 self._threads.begin(statement.pattern)
             shared = self._may_share(statement)
@@ -249,34 +243,6 @@ class EngineInstance:
         statistics = self._statistics(statement)
         return Reader(self.cursors, statistics, interruption, shared=shared, database=database)
 
-    def _has_arrays(self, statement: GatedStatement) -> bool:
-        """Return whether *statement* makes arrays, or reads columns with arrays that its key may know of."""
-        rules = {} if statement.key_catalog is None else statement.key_catalog.rules
-        for name in self._with_arrays.keys() & statement.relations:
-            columns, rule = self._with_arrays[name], rules.get(name)
-            listed = None if rule is None else rule.rule.columns
-            if columns is None or listed is None or not columns.isdisjoint(map(lower, listed)):
-                return True
-        return statement.makes_arrays
-
-    def _refuse_array_joins(self, statement: GatedStatement, values: Values, interruption: Interruption) -> None:
-        """Raise StatementNotAllowedError for a statement that `queryengine.array_joins` refuses."""
-        sql = statement.sql
-        if statement.kind == "explain":
-            prefix, _, sql = sql.partition("\n")
-            if "ANALYZE" not in prefix:  # Nothing runs.
-                return
-        explained = replace(statement, sql=f"EXPLAIN (FORMAT json)\n{sql}", kind="select", pattern=None)
-        try:
-            with closing(self._reader(explained, interruption, shared=False)) as reader:
-                reader.start(explained, values)
-                plan = [str(text) for batch in reader for text in batch.column(1).to_pylist()]
-        except StatementError:
-            if statement.kind == "pivot":
-                raise
-            return  # The statement fails as well, and its error has the right excerpt.
-        array_joins.refuse("".join(plan))
-
     def _statistics(self, statement: GatedStatement) -> Statistics:
         """Return the statistics of the statements whose names refer to the same relations as in *statement*."""
         database = "" if statement.key_catalog is None else statement.key_catalog.name
@@ -347,23 +313,6 @@ class EngineInstance:
         with suppress(duckdb.OutOfMemoryException):  # Some cannot be freed. In this case the limit does not change.
             self._connection.execute("SET memory_limit = '1MB'")
         self._connection.execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
-
-
-def _with_arrays(manifest: Manifest, views: Sequence[GatedView]) -> Mapping[str, frozenset[str] | None]:
-    """
-    Return the datasets with arrays and their columns with arrays, all in lower case.
-
-    Also return the views that make arrays or read one of the others, with None.
-    """
-    found: dict[str, frozenset[str] | None] = {}
-    for snapshot in manifest.snapshots:
-        columns = frozenset(lower(column.name) for column in snapshot.columns if array_joins.is_array(column.type))
-        if columns:
-            found[snapshot.dataset.lower()] = columns
-    for view in views:  # Each reads only earlier ones.
-        if view.statement.makes_arrays or found.keys() & view.statement.relations:
-            found[view.config.name.lower()] = None
-    return found
 
 
 class DuckDBBackend:

@@ -9,6 +9,7 @@ from typing import Final
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllowedError
 from queryengine.execution.views import unsorted_views
+from queryengine.gate.arrays import NOT_HERE
 from queryengine.gate.gate import Gate
 from queryengine.gate.lasting_names import ForeignName, OwnColumn
 from queryengine.gate.lexer import scan
@@ -108,6 +109,8 @@ def _expression(sql: str, rule: DatasetRule, relations: frozenset[str], gate: Ga
         raise StatementNotAllowedError("an expression cannot contain SHOW or information_schema.")
     if statement.parameters:
         raise StatementNotAllowedError("an expression cannot have parameters.")
+    if statement.makes_arrays:
+        raise StatementNotAllowedError(NOT_HERE)
     if not (statement.sql.startswith(before) and statement.sql.endswith(after)):
         raise StatementNotAllowedError("this form of expression is not allowed: write it as DuckDB prints it.")
     return statement.sql[len(before) : -len(after)], replace(statement, sql=""), gate.lasting_names(statement.sql)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import StatementError
+from queryengine.gate.arrays import NOT_HERE
 from queryengine.gate.lexer import scan
 from queryengine.gate.rewriting import is_sorted
 from runtimeconf.errors import ConfigError, ConfigFault
@@ -58,6 +59,8 @@ def gate_views(
             faults[name] = "A view must be one SELECT, and PIVOT must list its values with IN (...)."
         elif statement.parameters:
             faults[name] = "A view cannot have parameters."
+        elif statement.makes_arrays:
+            faults[name] = NOT_HERE
         else:
             gated[name] = GatedView(config=view, statement=statement)
     ordered: dict[str, GatedView] = {}

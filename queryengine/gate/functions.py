@@ -5,23 +5,14 @@ The list is an allowlist. For callers, a function that is not listed does not ex
 """
 
 import difflib
-import re
 from collections.abc import Container, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from queryengine.errors import SqlError, StatementNotAllowedError
 from queryengine.gate import datafusion
-from queryengine.gate.lexer import lower
 from queryengine.gate.macros import INTERNAL, macros
-from queryengine.gate.node_kinds import nodes_of
-
-TAKE_A_STRUCTURE = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
-_RETURN_ARRAYS = frozenset({"array_value", "array_cross_product"})
-#: The length after the name of a type, as in `"INTEGER[3]"`. In the list `[3]`, there is no name.
-_ARRAY_IN_STRUCTURE = re.compile(r'[\w)\]"]\s*\[\s*\d+\s*\]')
 
 
 class Place(Enum):
@@ -128,16 +119,6 @@ def check(name: str, place: Place, *, before: Sequence[str] = (), with_macros: b
         if reason := refusal(name, place.value) or refusal(name):
             raise StatementNotAllowedError(f"Function '{name}' is not allowed: {reason}.")
         raise SqlError(f"Function '{name}' {_MISPLACED[place]}.")
-
-
-def makes_array(node: Mapping[str, Any]) -> bool:
-    """Return whether a node of a parse tree is the type of an array, or calls a function that returns one."""
-    if node.get("class") == "TYPE":
-        return "array" in map(lower, node.get("qualified_name", {}).get("path", ()))
-    name = lower(str(node.get("function_name", "")))
-    if name in TAKE_A_STRUCTURE:
-        return any(_ARRAY_IN_STRUCTURE.search(str(one.get("text"))) for one in nodes_of(node.get("arguments")))
-    return name in _RETURN_ARRAYS
 
 
 def refusal(name: str, kinds: Container[str] | None = None) -> str | None:

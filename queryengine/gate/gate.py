@@ -25,7 +25,7 @@ from queryengine.errors import (
     StatementError,
     StatementNotAllowedError,
 )
-from queryengine.gate import datafusion, functions, lasting_names, rewriting
+from queryengine.gate import arrays, datafusion, functions, lasting_names, rewriting
 from queryengine.gate.fingerprint import digest, fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.macros import macros
@@ -206,6 +206,8 @@ class Gate:
                 names_database=not catalog,
             )
             reading.judge(tree)
+        if reading.makes_arrays:
+            arrays.refuse_joins(tree)
         gated = GatedStatement(
             statement.text,
             "show" if kind == "select" and shows else kind,

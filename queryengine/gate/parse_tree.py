@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementError, StatementNotAllowedError
-from queryengine.gate import datafusion, functions
+from queryengine.gate import arrays, datafusion, functions
 from queryengine.gate.functions import Place
 from queryengine.gate.lexer import lower
 from queryengine.gate.macros import macros
@@ -101,7 +101,7 @@ class Reading(Struct):
     `information_schema` or SHOW. It `shows` if a part of it is SHOW, DESCRIBE or SUMMARIZE. It is `deterministic` if it
     takes no sample, calls nothing in `functions.NONDETERMINISTIC`, and shows nothing. `macros` are the macros for
     DataFusion functions that it calls. It `is_foreign` if it calls a function with arguments that only DataFusion
-    accepts. It `makes_arrays` as in `queryengine.array_joins`.
+    accepts. It `makes_arrays` as in `queryengine.gate.arrays`.
 
     Settings: with `catalog`, the tree comes from a text in which this schema of the hidden catalog replaces the lists.
     With `engine_tables` (lower-case names), a PIVOT may find its own columns. For that, the engine runs a query that
@@ -178,7 +178,7 @@ class Reading(Struct):
         """Check an expression without its parts, and return the scope of the parts."""
         _judge_expression(node, class_, part, with_macros=self.datafusion, variant_casts=self.variant_casts)
         self.deterministic = self.deterministic and not _is_nondeterministic(node)
-        self.makes_arrays = self.makes_arrays or functions.makes_array(node)
+        self.makes_arrays = self.makes_arrays or arrays.makes_array(node)
         self._expansion += scope.copies - 1
         if class_ == "FUNCTION" and self.datafusion:
             scope = self._with_macro(node, scope)
@@ -403,7 +403,7 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macr
         name = lower(node["function_name"])
         place = Place.TABLE if part == "function" else Place.EXPRESSION
         functions.check(name, place, before=before, with_macros=with_macros)
-        if name in _TAKE_AN_AGGREGATE | functions.TAKE_A_STRUCTURE:
+        if name in _TAKE_AN_AGGREGATE | arrays.TAKE_A_STRUCTURE:
             _judge_named(node, name)
         elif name == "strftime":
             _judge_format(node)
@@ -434,7 +434,7 @@ def _judge_named(node: dict[str, Any], function: str) -> None:
     index = 0 if column_name(node) else 1  # In `x.list_aggregate('sum')`, the column is not among the arguments.
     literal = arguments[index].get("expression", {}).get("literal", {}) if len(arguments) > index else {}
     is_text = literal.get("kind") == "STRING"
-    if function in functions.TAKE_A_STRUCTURE:
+    if function in arrays.TAKE_A_STRUCTURE:
         if not is_text:
             raise StatementNotAllowedError(f"The structure argument of {function} must be a string literal.")
         levels = accumulate((character in "[{") - (character in "]}") for character in literal.get("text", ""))

@@ -352,19 +352,6 @@ def test_a_type_that_lists_values_is_refused(tmp_path: Path, begin: Start) -> No
     assert error == "The type of the column n lists values of rows that the view leaves out: cast it to VARCHAR."
 
 
-def test_an_outer_join_with_arrays_is_refused_in_a_view_and_in_those_that_it_reads(
-    tmp_path: Path, begin: Start
-) -> None:
-    write(tmp_path, a=1, b=2)
-    arrays = "SELECT n, [n]::INTEGER[1] AS x FROM a"
-    indexed = "SELECT n, [json_extract('[1]', '$[0]')] AS x FROM a"
-    views = {name: f"SELECT b.n, x[1] AS m FROM b LEFT JOIN {name}_x USING (n)" for name in ("v", "w")}
-    refresher = begin(*declared(tmp_path, views, {"v_x": arrays, "w_x": indexed}))
-
-    assert "join, or a subquery that is planned as one, is not allowed" in str(settled(refresher, "v").error)
-    assert settled(refresher, "w").error is None
-
-
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:
     write(tmp_path, a="secret", b=2)
     refresher = begin(*declared(tmp_path, {"v": "SELECT n::INTEGER AS n FROM a"}))

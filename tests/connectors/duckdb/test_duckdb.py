@@ -7,11 +7,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import check_values, has_changed, held, load, types, version
-from tests.datasources.support import new_load, refusal
+from tests.datasources.support import builder, deadline, new_load, refusal, rows
 
 
 def put(directory: Path, *statements: str, name: str = "s.duckdb") -> Path:
@@ -46,6 +47,31 @@ def test_tables_and_views_are_read_by_one_two_and_three_names(tmp_path: Path) ->
     assert load(tmp_path, declare(tmp_path, '"My S"."t.1"')) == [(2,)]
     assert load(tmp_path, declare(tmp_path, "s.main.v")) == [(3,)]
     assert load(tmp_path, declare(tmp_path, "named")) == [(4,)]
+
+
+#: The name and type of a column, how the source makes it, and its value.
+ARRAYS = [
+    ("id", "BIGINT", "1::BIGINT", 1),
+    ("x[2]", "BIGINT[]", "[1, NULL]::BIGINT[2]", [1, None]),
+    ("l", "FLOAT[][]", "[[1.5]::FLOAT[1]]", [[1.5]]),
+    ("s", 'STRUCT("a[3]" INTEGER[], n DATE)', "{'a[3]': [1]::INTEGER[1], 'n': NULL::DATE}", {"a[3]": [1], "n": None}),
+    ("m", "MAP(VARCHAR, DATE[])", "MAP {'k': [NULL]::DATE[1]}", {"k": [None]}),
+    ("u", "UNION(a INTEGER[], t VARCHAR)", "[1]::INTEGER[1]::UNION(a INTEGER[1], t VARCHAR)", [1]),
+    ("e", "ENUM('a[3]')", "'a[3]'::ENUM('a[3]')", "a[3]"),
+    ("n", "VARCHAR[]", "NULL::VARCHAR[3]", None),
+]
+
+
+@pytest.mark.parametrize("refresh_sql", [None, "SELECT a.* FROM {0} a LEFT JOIN {0} b ON a.id = b.id + 1"])
+def test_arrays_are_loaded_as_lists(tmp_path: Path, refresh_sql: str | None) -> None:
+    """The engine cannot join arrays safely: see `queryengine.gate.arrays`."""
+    put(tmp_path, "CREATE TABLE t AS SELECT " + ", ".join(f'{made} AS "{name}"' for name, _, made, _ in ARRAYS))
+    dataset = declare(tmp_path)
+
+    snapshot = builder(tmp_path).build(Order(dataset, refresh_sql and refresh_sql.format(dataset.name)), deadline())
+
+    assert [(column.name, column.type) for column in snapshot.columns] == [(name, type_) for name, type_, *_ in ARRAYS]
+    assert rows(tmp_path, snapshot) == [tuple(value for *_, value in ARRAYS)]
 
 
 @pytest.mark.parametrize("name", ["runtime.duckdb", "memory.db", "_snapshot.db", 'it\'s "one" ü.db'])

@@ -1,0 +1,79 @@
+"""
+Arrays of a fixed length (`INTEGER[3]`), which DuckDB 2.0.0 cannot join safely.
+
+It stores an array in a hash table as a list. For a row to which an outer join adds nulls, it casts back to an array a
+list that it has never set, and so returns memory that it has not written, such as pieces of rows that a key may not
+see. Scalar subqueries and some lateral joins are planned as such joins. Loads turn arrays into lists, so only a
+statement itself can make them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from queryengine.errors import StatementNotAllowedError
+from queryengine.gate.lexer import lower
+from queryengine.gate.node_kinds import nodes_of
+
+TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
+_RETURN_ARRAYS: Final = frozenset({"array_value", "array_cross_product"})
+#: A bracket with a length in the name of a type. A comment is possible as well.
+_LENGTH: Final = re.compile(r"\[(?!\s*\])")
+_JOINS: Final = frozenset({"REGULAR", "CROSS", "NATURAL"})
+_JOINED: Final = frozenset({"BASE_TABLE", "JOIN"})
+
+#: The reason for which SQL of the configuration is refused.
+NOT_HERE: Final = (
+    "Arrays of a fixed length, such as INTEGER[3], are not allowed here, because the engine returns wrong values for "
+    "them after some joins: use lists (INTEGER[])."
+)
+
+
+def makes_array(node: Mapping[str, Any]) -> bool:
+    """Return whether a node of a parse tree is the type of an array, or calls a function that returns one."""
+    if node.get("class") == "TYPE":
+        return "array" in map(lower, node.get("qualified_name", {}).get("path", ()))
+    name = lower(str(node.get("function_name", "")))
+    if name in TAKE_A_STRUCTURE:
+        texts = [one["text"] for one in nodes_of(node.get("arguments")) if isinstance(one.get("text"), str)]
+        return any(_LENGTH.search(type_) for text in texts for type_ in _types_in(text))
+    return name in _RETURN_ARRAYS
+
+
+def refuse_joins(tree: Any) -> None:
+    """
+    Check the *tree* of a statement that makes arrays. It may have inner joins of tables, and no other joins.
+
+    Raises:
+        StatementNotAllowedError: The tree has something that can be planned as a join that adds nulls.
+    """
+    if any(map(_may_add_nulls, nodes_of(tree))):
+        raise StatementNotAllowedError(
+            "A statement that makes arrays of a fixed length, such as INTEGER[3], cannot have subqueries in "
+            "expressions, PIVOT, or joins other than inner joins of tables, because the engine would return wrong "
+            "values. Use lists (INTEGER[], list_value, list_distance)."
+        )
+
+
+def _may_add_nulls(node: Mapping[str, Any]) -> bool:
+    type_ = node.get("type")
+    if type_ == "JOIN":
+        sides = {node[side].get("type") for side in ("left", "right")}
+        return node["join_type"] != "INNER" or node["ref_type"] not in _JOINS or not sides <= _JOINED
+    return node.get("class") == "SUBQUERY" or type_ == "PIVOT"
+
+
+def _types_in(structure: str) -> Iterator[str]:
+    """Yield the texts in a *structure*, JSON whose values are names of types; the whole if it is not JSON."""
+    try:
+        # Pairs, because a name can occur twice.
+        pending = [json.loads(structure, object_pairs_hook=list)]
+    except (ValueError, RecursionError):
+        pending = [structure]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, list | tuple):
+            pending.extend(one)
