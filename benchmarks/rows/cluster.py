@@ -145,13 +145,13 @@ def _pyspark(python: Path, task: Mapping[str, object], stack: ExitStack) -> Clie
 ROWS = (
     Standalone(
         name="cluster-tpch",
-        title="TPC-H on a cluster of two workers, 22 queries",
+        title="TPC-H on a cluster, 22 queries",
         measure=tpch,
         targets=[Target(metric="s", against=PYSPARK, at_most=1.15)],
     ),
     Standalone(
         name="cluster-rows",
-        title="5,000,000 rows x 5 columns from a cluster of two workers as Arrow",
+        title="5,000,000 rows x 5 columns from a cluster",
         measure=rows,
         targets=[
             Target(metric="s", against=PLAIN, at_most=1.0),

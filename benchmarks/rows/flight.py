@@ -32,7 +32,7 @@ def stage(peers: Path) -> Stage:
         rows=[
             Row(
                 name="flight-rows",
-                title="Flight SQL: 5,000,000 rows x 5 columns by ADBC",
+                title="Flight SQL: 5,000,000 rows x 5 columns",
                 subjects=names,
                 measure=partial(reading, BIG, BIG_ROWS),
                 targets=[
@@ -42,7 +42,7 @@ def stage(peers: Path) -> Stage:
             ),
             Row(
                 name="flight-1m",
-                title="Flight SQL: 1,000,000 rows x 8 columns by ADBC",
+                title="Flight SQL: 1,000,000 rows x 8 columns",
                 subjects=servers_of_sql,
                 measure=partial(reading, ITEMS, ITEMS_ROWS),
                 targets=[
@@ -52,7 +52,7 @@ def stage(peers: Path) -> Stage:
             ),
             Row(
                 name="flight-select-1",
-                title="Flight SQL: `SELECT <number>`, one after the other",
+                title="Flight SQL: `SELECT <number>`",
                 subjects=names,
                 measure=partial(asking, "SELECT {}"),
                 targets=[
@@ -63,7 +63,7 @@ def stage(peers: Path) -> Stage:
             ),
             Row(
                 name="flight-point",
-                title="Flight SQL: look up one of 1,000,000 rows by id, one after the other",
+                title="Flight SQL: one of 1,000,000 rows by id",
                 subjects=servers_of_sql,
                 measure=partial(asking, f"SELECT * FROM {ITEMS} WHERE id = {{}}"),
             ),

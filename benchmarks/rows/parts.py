@@ -137,13 +137,13 @@ def _timed(loader: LoaderProcess, dataset: DatasetConfig, served: Snapshot | Non
 ROWS = (
     Standalone(
         name="encode",
-        title="100,000 rows x 8 columns from Arrow to JSON, in process",
+        title="Arrow to JSON in process, 100,000 rows x 8 columns",
         measure=encoding,
         targets=[Target(metric="ms", against=POLARS, at_most=1.5)],
     ),
     Standalone(
         name="append",
-        title="an append of 1 % to 10,000,000 rows, compared with a full load",
+        title="append of 1 % to 10,000,000 rows",
         measure=appending,
         targets=[Target(metric="s", of=APPEND, against=FULL, at_most=0.2)],
     ),

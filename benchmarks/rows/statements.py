@@ -115,7 +115,7 @@ ROWS_OVER_HTTP = (
     ),
     Row(
         name="point",
-        title="look up one of 1,000,000 rows by id, 16 connections",
+        title="one of 1,000,000 rows by id, 16 connections",
         subjects=[*PEERS, SCOPED, OVER_MCP, ENGINE],
         measure=partial(sending, POINT, 16),
         targets=[
@@ -132,7 +132,7 @@ ROWS_OVER_HTTP = (
     ),
     Row(
         name="repeated",
-        title="one aggregate again and again, 16 connections",
+        title="repeated aggregate, 16 connections",
         subjects=(CACHED, "Querykeep", "ROAPI"),
         measure=partial(sending, REPEATED, 16),
         targets=[
