@@ -20,6 +20,7 @@ TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_tran
 _RETURN_ARRAYS: Final = frozenset({"array_value", "array_cross_product"})
 #: A bracket with a length in the name of a type. A comment is possible as well.
 _LENGTH: Final = re.compile(r"\[(?!\s*\])")
+_UNKNOWN: Final = "ANY[1]"
 _JOINS: Final = frozenset({"REGULAR", "CROSS", "NATURAL"})
 _JOINED: Final = frozenset({"BASE_TABLE", "JOIN"})
 
@@ -65,12 +66,12 @@ def _may_add_nulls(node: Mapping[str, Any]) -> bool:
 
 
 def _types_in(structure: str) -> Iterator[str]:
-    """Yield the texts in a *structure*, JSON whose values are names of types; the whole if it is not JSON."""
+    """Yield the texts in a *structure*, JSON whose values are names of types; an array if only DuckDB can read it."""
     try:
         # Pairs, because a name can occur twice.
         pending = [json.loads(structure, object_pairs_hook=list)]
     except (ValueError, RecursionError):
-        pending = [structure]
+        pending = [_UNKNOWN]
     while pending:
         one = pending.pop()
         if isinstance(one, str):

@@ -32,6 +32,7 @@ TABLES_JOINED = "SELECT [o.id]::BIGINT[1] AS x FROM flights o {} airlines b"
                 'from_json(\'{}\', \'{"q": [{"a": "INTEGER\\u005b2\\u005d"}]}\')',
                 'json_transform_strict(\'{}\', \'{"q": "INTEGER[/**/2]", "q": "INTEGER"}\')',
                 "'{}'.from_json('\"INTEGER[ 2 ][]\"')",
+                "from_json('{}', '{\"q\": \"BIGINT\\u005b2\\u005d\",}')",
             )
         ),
         *(TABLES_JOINED.format(kind) for kind in ("NATURAL LEFT JOIN", "POSITIONAL JOIN")),
