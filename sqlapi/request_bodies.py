@@ -42,6 +42,10 @@ MAX_SKIPPED_BYTES = 64 * 1024
 #: The limit on one key's incomplete bodies in the memory of a process.
 MAX_BYTES_OF_KEY = 64 * MIB
 
+#: The maximum depth of a JSON body. How deep Python itself reads depends on its version: 3.14 reads 50,000 levels.
+MAX_LEVELS = 500
+_TOO_DEEP = f"The JSON body is nested too deeply (limit: {MAX_LEVELS} levels)."
+
 _STATE = "runtime.body_state"
 _BLOCK_BYTES = 64 * 1024
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -272,9 +276,11 @@ def _parsed_object(text: str, *fields: str) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         raise InvalidJsonError("The body is not valid JSON: a string contains a lone surrogate.") from error
     except RecursionError as error:
-        raise InvalidJsonError("The JSON body is nested too deeply.") from error
+        raise InvalidJsonError(_TOO_DEEP) from error
     except ValueError as error:
         raise InvalidJsonError("The JSON body contains a number with too many digits.") from error
+    if _is_deep(value):
+        raise InvalidJsonError(_TOO_DEEP)
     *first, last = (f'"{name}"' for name in fields)
     names = f"{', '.join(first)} and {last}"
     if not isinstance(value, dict):
@@ -283,6 +289,21 @@ def _parsed_object(text: str, *fields: str) -> dict[str, Any]:
     if unknown:
         raise InvalidJsonError(f"Unknown field {json.dumps(unknown[0])[:80]}: the fields are {names}.")
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether *value* has more than `MAX_LEVELS` levels of lists and objects."""
+    level = [value]
+    for _ in range(MAX_LEVELS + 1):
+        level = [
+            item
+            for one in level
+            if isinstance(one, list | dict)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

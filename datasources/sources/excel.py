@@ -61,8 +61,9 @@ _ERRORS = frozenset(
 _ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-#: ISO 8601 dates and times in cells. The library truncates them to milliseconds and drops time zones.
-_ISO = re.compile(r"(?:\d{4}-\d\d-\d\d)?(?:T?\d\d:\d\d(?::\d\d(?:\.\d{1,6}0*)?)?)?Z?")
+#: ISO 8601 dates and times in cells. The library truncates them to milliseconds and drops time zones. Python 3.14 reads
+#: 24:00 as 00:00.
+_ISO = re.compile(r"(?:\d{4}-\d\d-\d\d)?(?:T?(?!24)\d\d:\d\d(?::\d\d(?:\.\d{1,6}0*)?)?)?Z?")
 
 #: The numbers of date formats in Chinese, Japanese and Korean editions, which the library does not know.
 _ASIAN_DATES = frozenset([*range(27, 37), *range(50, 59)])

@@ -291,6 +291,11 @@ def test_parameters(parameters: str, expected: object) -> None:
             "nested too deep",
             id="A41 balanced",
         ),
+        pytest.param(
+            b'{"sql":"SELECT ?","parameters":[' + b"[" * 499 + b"1" + b"]" * 499 + b"]}",
+            "nested too deep",
+            id="A41 501",
+        ),
         pytest.param(b'{"sql":"SELECT ?","parameters":[' + b"9" * 5000 + b"]}", "too many digits", id="A41 long int"),
         pytest.param(b'{"sql":"SELECT ?","parameters":[NaN]}', "NaN is not a JSON number", id="A41 NaN"),
         pytest.param(b'{"sql":"SELECT ?","parameters":[-Infinity]}', "-Infinity is not", id="A41 infinity"),
@@ -325,6 +330,12 @@ def test_parameters(parameters: str, expected: object) -> None:
 def test_a41_invalid_json(body: bytes, message: str) -> None:
     with pytest.raises(InvalidJsonError, match=message):
         read(body, "application/json")
+
+
+def test_a_deep_value_is_read() -> None:
+    body = b'{"sql":"SELECT ?","parameters":[' + b"[" * 498 + b"1" + b"]" * 498 + b"]}"
+
+    assert read(body, "application/json")[0] == "SELECT ?"
 
 
 def test_a_long_field_name_is_truncated_in_the_error() -> None:

@@ -34,7 +34,10 @@ except AccessNotBuiltError:
 else:
     print(extra, None if key_set is None else [key_set.find(text) is not None for text in sys.argv[1:]])
 print([(dataset.name, dict(dataset.params)) for dataset in config.datasets])
-print(parts.HANDOVER_VARIABLE in os.environ, len(os.listdir("/proc/self/fd")))
+links = [f"/proc/self/fd/{number}" for number in range(1000)]
+names = [os.readlink(link) for link in links if os.path.lexists(link)]
+# From version 3.5, libffi, which ctypes uses, keeps its own file open.
+print(parts.HANDOVER_VARIABLE in os.environ, sum("libffi" not in name for name in names))
 """
 
 
@@ -93,7 +96,7 @@ def test_only_web_and_flight_get_digests_and_only_refresh_gets_sources(
     assert receive(descriptor).stdout.splitlines() == [
         f"{{'ready': 7, 'several_keys': True}} {callers}",
         f"[('d', {params})]",
-        "False 4",  # Nothing stays open but the three standard streams and the directory being listed.
+        "False 3",  # Nothing stays open but the three standard streams.
     ]
     assert (digest.encode() in handed) is (callers != "nobody")
 

@@ -100,8 +100,11 @@ def test_an_idle_worker_sends_heartbeats_and_keeps_only_the_descriptors_it_needs
     standard = [str(Path(f"/proc/{worker}/fd/{number}").readlink()) for number in range(3)]
 
     assert standard == ["/dev/null", "/dev/null", str(Path(f"/proc/{engine.process.pid}/fd/2").readlink())]
-    assert sorted(found.group() if (found := KNOWN.search(target)) else target for target in held(worker)) == [
-        "/dev/null",  # in place of what the arbiter has inherited
+    files = [found.group() if (found := KNOWN.search(target)) else target for target in held(worker)]
+    assert (
+        "/dev/null" in files
+    )  # in place of what the arbiter has inherited, and of the file that some libffi keeps open
+    assert sorted(file for file in files if file != "/dev/null") == [
         "/tmp/",
         "eventpoll",  # one for connections, one for hang-ups
         "eventpoll",
