@@ -27,6 +27,7 @@ from datasources.sources.registry import source_of
 from datasources.sources.source import Load, Scan, Wanted
 from datasources.sql import identifier, literal, literals
 from queryengine.errors import WANT_OF_MEMORY
+from queryengine.execution.duckdb_errors import LENGTH_OF_LIST
 from queryengine.gate.macros import called_in
 from queryengine.manifest import Column
 from queryengine.values import qualified, split_relation
@@ -314,7 +315,7 @@ class LoadingEngine(Struct, frozen=True):
                     "The engine failed: it cannot process the source or the result of the refresh_sql."
                 ) from exc
             if refreshed is not None and not any(path in text for path in scan.paths):
-                said = text.partition("\n")[0].rstrip(".")[:300]
+                said = LENGTH_OF_LIST.sub(r"\1 ", text).partition("\n")[0].rstrip(".")[:300]
                 raise SourceError(f"The refresh_sql of {refreshed.name} failed: {said}.") from exc
             raise scan.explain(connection, exc) from exc
 

@@ -88,7 +88,7 @@ _ADVICE = re.compile(
 #: hidden values.
 _DIVIDED = re.compile(r"\A(Division by zero) in expression .*", re.DOTALL)
 #: If an outer join adds a null to a column of arrays, this length may be whatever the memory held before.
-_LENGTH = re.compile(r"\b(list) (?:with|of) length \d+ (?=to array\b)", re.IGNORECASE)
+LENGTH_OF_LIST = re.compile(r"\b(list) (?:with|of) length \d+ (?=to array\b)", re.IGNORECASE)
 _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk|Failed to create directory",
     re.IGNORECASE,
@@ -171,7 +171,7 @@ def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> s
     """Return DuckDB's message without the kind of error, our paths and the names of our attachments."""
     text = _KIND.sub("", _text_of(exc), count=1)
     text = _DIVIDED.sub(r"\1: TRY(...) gives null instead.", text)
-    text = _LENGTH.sub(r"\1 ", _ADVICE.sub("", text))
+    text = LENGTH_OF_LIST.sub(r"\1 ", _ADVICE.sub("", text))
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)
     text = _LINE.sub(lambda match: f"\n\nLINE {max(1, int(match['number']) - lines_before)}:", text)
     text = _KEY_CATALOG.sub("runtime", _ATTACHMENT.sub("", text))

@@ -28,6 +28,7 @@ from queryengine.execution.session import Backend, ResultReader, Session
 from queryengine.execution.session_manager import Lease, SessionManager
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.views import gate_views
+from queryengine.gate.arrays import refuse_views
 from queryengine.gate.gate import Gate
 from queryengine.key_catalog import KeyCatalog
 from queryengine.manifest import Manifest
@@ -207,6 +208,8 @@ class StatementRunner:
             statement = self._gate.admit(query.sql, self._relations)
         else:
             statement = self._within(self._visible(query.scope), query.sql)
+        if statement.makes_arrays and statement.key_catalog is None:  # In a key's catalog, views are copies.
+            refuse_views(statement.relations, self._plain_views)
         timings.parse_ms = _ms_since(began)
         timings.statement = statement.digest
         if wait_for_slot is not None:

@@ -431,7 +431,7 @@ def _is_nondeterministic(node: dict[str, Any]) -> bool:
 def _judge_named(node: dict[str, Any], function: str) -> None:
     """Check a name in a string: the aggregate in `list_aggregate(x, 'sum')`, the structure in `from_json(x, '[]')`."""
     arguments = node.get("arguments", ())
-    index = 0 if column_name(node) else 1  # In `x.list_aggregate('sum')`, the column is not among the arguments.
+    index = arrays.second_of(node)
     literal = arguments[index].get("expression", {}).get("literal", {}) if len(arguments) > index else {}
     is_text = literal.get("kind") == "STRING"
     if function in arrays.TAKE_A_STRUCTURE:
