@@ -1,8 +1,6 @@
 """Table columns: looking them up, limiting them, and detecting schema changes."""
 
-import re
 from collections.abc import Sequence
-from typing import Final
 
 import duckdb
 
@@ -13,19 +11,12 @@ from queryengine.manifest import Column
 MAX_COLUMNS = 10_000
 #: The maximum total length of column names and types, in characters. A nested type can be long.
 MAX_SCHEMA_LENGTH = 2_000_000
-#: The length of an array in the name of a type, or a quoted name, which may contain anything.
-_LENGTH: Final = re.compile(r"""\[\d+\]|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Column, ...]:
     """Return the columns of *table*, a quoted name or a SELECT, in order."""
     rows = connection.execute(f"DESCRIBE {table}").fetchall()
     return tuple(Column(name=row[0], type=row[1]) for row in rows)
-
-
-def with_lists(type_: str) -> str:
-    """Return *type_*, the name of a type, with a list (`INTEGER[]`) for each array of a fixed length (`INTEGER[3]`)."""
-    return _LENGTH.sub(lambda found: "[]" if found[0][0] == "[" else found[0], type_)
 
 
 def find_column(name: str, columns: Sequence[Column]) -> Column | None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from datasources.errors import SnapshotError, SourceError, not_written
 from datasources.loading import append, indexes
 from datasources.loading.append import Watermark
-from datasources.loading.columns import columns_of, count_of, find_column, refuse_changes, refuse_excess, with_lists
+from datasources.loading.columns import columns_of, count_of, find_column, refuse_changes, refuse_excess
 from datasources.loading.expiry import kept, retention_of, window_of
 from datasources.loading.pushdown import wanted_by
 from datasources.sources.pinned_file import DESCRIPTORS
@@ -28,6 +28,7 @@ from datasources.sources.source import Load, Scan, Wanted
 from datasources.sql import identifier, literal, literals
 from queryengine.errors import WANT_OF_MEMORY
 from queryengine.execution.duckdb_errors import LENGTH_OF_LIST
+from queryengine.gate.arrays import with_lists
 from queryengine.gate.macros import called_in
 from queryengine.manifest import Column
 from queryengine.values import qualified, split_relation

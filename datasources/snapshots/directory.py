@@ -11,7 +11,6 @@ from typing import Protocol
 
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError, not_written
-from datasources.loading.columns import with_lists
 from datasources.snapshots.snapshot import (
     SCRATCH_DIRECTORIES,
     SNAPSHOT_FILES,
@@ -21,6 +20,7 @@ from datasources.snapshots.snapshot import (
     remove,
     verify_file,
 )
+from queryengine.gate.arrays import has_array
 from queryengine.manifest import (
     MANIFEST_NAME,
     SNAPSHOT_DIRECTORY,
@@ -365,5 +365,5 @@ def _redefined(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConf
         one.dataset
         for one, dataset in found
         # Former versions stored arrays (see `queryengine.gate.arrays`).
-        if fingerprint(dataset) != one.source or any(with_lists(column.type) != column.type for column in one.columns)
+        if fingerprint(dataset) != one.source or any(has_array(column.type) for column in one.columns)
     ]

@@ -21,6 +21,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from msgspec.structs import replace
 
 from queryengine.bounded_dict import BoundedDict
 from queryengine.cancellation import Interruption, Watchdog
@@ -37,9 +38,10 @@ from queryengine.execution.session import UnfitView
 from queryengine.execution.statistics import Statistics, Threads
 from queryengine.execution.views import GatedView
 from queryengine.execution.visible_rows import UnfitRuleError, rows_of
+from queryengine.gate.arrays import has_array
 from queryengine.gate.gate import Gate
 from queryengine.key_catalog import GatedRule
-from queryengine.manifest import Column, Manifest
+from queryengine.manifest import Column, Manifest, Snapshot
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -91,6 +93,7 @@ class EngineInstance:
             "autoload_known_extensions": False,
             "allow_community_extensions": False,
         }
+        manifest = replace(manifest, snapshots=tuple(filter(_is_safe, manifest.snapshots)))
         self.generation = manifest.generation
         self._config = config
         self._scratch = scratch
@@ -313,6 +316,15 @@ class EngineInstance:
         with suppress(duckdb.OutOfMemoryException):  # Some cannot be freed. In this case the limit does not change.
             self._connection.execute("SET memory_limit = '1MB'")
         self._connection.execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
+
+
+def _is_safe(snapshot: Snapshot) -> bool:
+    """Return whether *snapshot* has no arrays. Those of former versions may have some (see `gate.arrays`)."""
+    if not any(has_array(column.type) for column in snapshot.columns):
+        return True
+    fields = {"dataset": snapshot.dataset, "error": "A former version wrote it, with arrays. Refresh the dataset."}
+    logger.warning("snapshot left out", extra={"fields": fields})
+    return False
 
 
 class DuckDBBackend:

@@ -19,7 +19,9 @@ from queryengine.gate.node_kinds import column_name, nodes_of
 
 TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
 _RETURN_ARRAYS: Final = frozenset({"array_value", "array_cross_product"})
-#: A bracket with a length in the name of a type. A comment is possible as well.
+#: The length of an array in the engine's name of a type, or a quoted name, which may contain anything.
+_ARRAY: Final = re.compile(r"""\[\d+\]|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
+#: A bracket with a length in a caller's name of a type. A comment is possible as well.
 _LENGTH: Final = re.compile(r"\[(?!\s*\])")
 _UNKNOWN: Final = "ANY[1]"
 _JOINS: Final = frozenset({"REGULAR", "CROSS", "NATURAL"})
@@ -35,6 +37,16 @@ NOT_HERE: Final = (
     "Arrays of a fixed length, such as INTEGER[3], are not allowed here, because the engine returns wrong values for "
     "them after some joins: use lists (INTEGER[])."
 )
+
+
+def with_lists(type_: str) -> str:
+    """Return *type_*, the engine's name of a type, with a list (`INTEGER[]`) for each array (`INTEGER[3]`)."""
+    return _ARRAY.sub(lambda found: "[]" if found[0][0] == "[" else found[0], type_)
+
+
+def has_array(type_: str) -> bool:
+    """Return whether *type_*, the engine's name of a type, is or contains an array."""
+    return with_lists(type_) != type_
 
 
 def makes_array(node: Mapping[str, Any]) -> bool:

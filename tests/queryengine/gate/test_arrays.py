@@ -107,3 +107,12 @@ def test_arrays_meet_no_view_but_its_copy(publisher: Publisher, make_engine: Mak
     assert answer(engine, sql.format("u"), None) == b'[{"n":700,"m":700}]'
     # The view of this key is a copy.
     assert answer(engine, sql.format("v"), Scope(relations=frozenset({"v"}))) == b'[{"n":2000,"m":700}]'
+
+
+def test_arrays_of_a_former_version_are_not_read(publisher: Publisher, make_engine: MakeEngine) -> None:
+    publisher.publish(t="SELECT 1 AS id", u="SELECT {'a': [1]::BIGINT[1]} AS x", w='SELECT 1 AS "INTEGER[3]"')
+    engine = make_engine(("t", "u", "w"))
+
+    assert answer(engine, "SELECT id FROM t", None) == b'[{"id":1}]'
+    assert answer(engine, "FROM w", None) == b'[{"INTEGER[3]":1}]'
+    assert answer(engine, "SELECT 1 AS n FROM u", None).startswith(b"DatasetNotLoadedError")
