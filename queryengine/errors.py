@@ -24,6 +24,8 @@ The errors of a statement.
 
 import re
 
+#: If an outer join adds a null to a column of arrays, this length may be whatever the memory held before.
+LENGTH_OF_LIST = re.compile(r"\b(list) (?:with|of) length \d+ (?=to array\b)", re.IGNORECASE)
 #: Matches internal DuckDB errors that are caused by an unexpected failure to allocate memory.
 WANT_OF_MEMORY = re.compile(
     r"Memory allocation failure|std::bad_alloc|\bout of memory\b|\bnot enough memory\b", re.IGNORECASE

@@ -26,8 +26,7 @@ from datasources.sources.pinned_file import DESCRIPTORS
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load, Scan, Wanted
 from datasources.sql import identifier, literal, literals
-from queryengine.errors import WANT_OF_MEMORY
-from queryengine.execution.duckdb_errors import LENGTH_OF_LIST
+from queryengine.errors import LENGTH_OF_LIST, WANT_OF_MEMORY
 from queryengine.gate.arrays import with_lists
 from queryengine.gate.macros import called_in
 from queryengine.manifest import Column

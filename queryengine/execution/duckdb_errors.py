@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from queryengine.errors import (
+    LENGTH_OF_LIST,
     WANT_OF_MEMORY,
     EngineUnavailableError,
     QueryError,
@@ -87,8 +88,6 @@ _ADVICE = re.compile(
 #: What follows is the expression as the optimizer left it: with the text of a mask, simplified by what it knows about
 #: hidden values.
 _DIVIDED = re.compile(r"\A(Division by zero) in expression .*", re.DOTALL)
-#: If an outer join adds a null to a column of arrays, this length may be whatever the memory held before.
-LENGTH_OF_LIST = re.compile(r"\b(list) (?:with|of) length \d+ (?=to array\b)", re.IGNORECASE)
 _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk|Failed to create directory",
     re.IGNORECASE,
