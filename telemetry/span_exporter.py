@@ -169,10 +169,12 @@ class SpanExporter:
     def _read(self) -> None:
         rest = b""
         while True:
+            # Asked before reading: what is sent after an empty read, and before the stop, is read once more.
+            is_last = self._stopping.is_set()
             try:
                 data = os.read(self._reader, _READ_BYTES)
             except BlockingIOError:
-                if self._stopping.is_set():
+                if is_last:
                     return
                 # Do not use select: it would wake this process for each span, and take CPU from the processes that send
                 # spans.

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import select
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -278,6 +279,28 @@ def test_a_stop_sends_what_is_left_but_does_not_wait_long(
         collector.hurry.set()
 
     assert 0.5 <= took_s < delay_s or not delay_s
+
+
+def test_what_is_sent_after_an_empty_read_is_exported_by_a_stop(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_exporter, "STOP_S", PATIENCE_S)
+    is_empty, go_on, read = threading.Event(), threading.Event(), os.read
+
+    def slow(descriptor: int, size: int) -> bytes:
+        try:
+            return read(descriptor, size)
+        except BlockingIOError:
+            is_empty.set()
+            go_on.wait(PATIENCE_S)
+            raise
+
+    monkeypatch.setattr("telemetry.span_exporter.os.read", slow)
+    with collecting() as collector, exporting(pipe, collector.url) as exporter:
+        is_empty.wait(PATIENCE_S)
+        send()
+        exporter._stopping.set()
+        go_on.set()
+        exporter.stop()
+        assert len(collector.spans) == 1
 
 
 @pytest.mark.exhaustive
