@@ -114,7 +114,7 @@ SELECT true AS bool, (-128)::TINYINT AS i8, 255::UTINYINT AS u8, 65535::USMALLIN
     TIMESTAMPTZ '2024-02-03 04:05:06.5+00' AS tz, TIMESTAMP_S '2024-01-01 00:00:01' AS ts_s,
     TIMESTAMP_MS '2024-01-01 00:00:00.001' AS ts_ms, TIMESTAMP_NS '2024-01-01 00:00:00.000001' AS ts_ns,
     TIME '01:02:03.000004' AS t, '87c6ae0a-0d25-4bd1-9b6c-e4bb2d8a6b8c'::UUID AS u, 'a'::ENUM('a', 'b') AS e,
-    INTERVAL '1 day 2 seconds' AS iv, [1, NULL]::UTINYINT[] AS l, [1, 2]::INTEGER[2] AS arr,
+    INTERVAL '1 day 2 seconds' AS iv, [1, NULL]::UTINYINT[] AS l,
     {'a b': 1::UBIGINT, 'd': [{'e': DATE '2024-01-01'}]} AS st, MAP {'k': 1::UINTEGER} AS m, NULL::INTEGER AS n
 """
 
