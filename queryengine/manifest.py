@@ -30,6 +30,9 @@ MANIFEST_NAME = "manifest.json"
 STAGED_DIRECTORY = "staged"
 SNAPSHOT_DIRECTORY = "snapshots"
 
+#: In the directory of an engine that another engine has replaced. Such an engine opens no more published data.
+REPLACED_NAME = "replaced"
+
 #: The maximum size of a manifest. A column needs about 1 KiB, so there is room for tens of thousands of columns.
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 

@@ -25,6 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from authkeys import access
+from queryengine.manifest import REPLACED_NAME
 from runtimeconf.errors import ConfigError
 from runtimeconf.exposure import check_listener
 from runtimeconf.handover import new_file, read
@@ -38,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 #: The file in the state directory with the result of the last reload.
 REPORT_NAME = "reload.json"
-_ENGINE_DIRECTORIES = re.compile("e[0-9]+")
+#: The directories of engines, and the mark of the first engine, which has no directory of its own.
+_OF_ENGINES = re.compile(f"e[0-9]+|{REPLACED_NAME}")
 
 #: Seconds between two checks of a reload in progress.
 _POLL_S = 0.05
@@ -99,7 +101,7 @@ class Reloads:
         self.is_asked = False
         self.number = in_force.config.generation
         self._state: _State = _Idle(self)
-        self.remove_engine_directories()
+        self.remove_other_engines()
 
     def ask(self) -> None:
         """Reload as soon as the current reload has ended or can be abandoned."""
@@ -112,13 +114,13 @@ class Reloads:
         return self._state.poll_s
 
     def close(self) -> None:
-        """Remove the sockets of engines that have ended. Call this when no part is running any more."""
-        remove_ours(self.in_force.config.state_dir, _ENGINE_DIRECTORIES)
+        """Remove the files of engines that have ended. Call this when no part is running any more."""
+        remove_ours(self.in_force.config.state_dir, _OF_ENGINES)
 
-    def remove_engine_directories(self) -> None:
-        """Remove the directories of all engines except the one with the configuration in effect."""
+    def remove_other_engines(self) -> None:
+        """Remove the files of all engines except the one with the configuration in effect."""
         config = self.in_force.config
-        remove_ours(config.state_dir, _ENGINE_DIRECTORIES, keep={config.engine_dir.name})
+        remove_ours(config.state_dir, _OF_ENGINES, keep={config.engine_dir.name})
 
 
 @dataclass
@@ -163,7 +165,7 @@ class _Reloading(_State):
     def _fail(self, errors: Sequence[str]) -> _Idle:
         """Abandon the reload. Nothing changes."""
         self.reloads.handovers.withdraw()
-        self.reloads.remove_engine_directories()
+        self.reloads.remove_other_engines()
         for error in errors:
             logger.error("The configuration is not reloaded: %s", error)
         report = Report(state="failed", began=self.began, errors=list(errors))
@@ -280,6 +282,10 @@ class _Starting(_Started):
         handovers, supervisor = self.reloads.handovers, self.reloads.supervisor
         if handovers.reports.count() < handovers.followers:
             return self
+        try:  # before anything can be published that is only for the new configuration
+            (self.reloads.in_force.config.engine_dir / REPLACED_NAME).touch(mode=0o600)
+        except OSError as error:
+            return self._undo([f"the state directory cannot be written: {error.strerror}"])
         handovers.reports.expect(self.new.config.generation)  # before a process can report that it has switched
         handovers.enact()
         drain_s = self.reloads.in_force.config.shutdown_timeout_s
@@ -322,7 +328,7 @@ class _Draining(_State):
         if self.former.exit_code is None:
             return self
         _close(self.former.command)
-        self.reloads.remove_engine_directories()
+        self.reloads.remove_other_engines()
         return _Idle(self.reloads)
 
 

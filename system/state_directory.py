@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
     **dict.fromkeys(("control.sock", "broker.sock", "engine.sock", "watch.sock"), (stat.S_ISSOCK, "socket")),
     **dict.fromkeys(
         (
-            *("manifest.json", "refreshes.json", "reload.json", "cluster-engine"),
+            *("manifest.json", "refreshes.json", "reload.json", "replaced", "cluster-engine"),
             *("lock", "serve.lock", "engine.lock", "flight.lock"),
         ),
         (stat.S_ISREG, "regular file"),

@@ -42,6 +42,13 @@ REST_PARTS = 10
 REST_S = 0.75
 
 
+class EngineReplacedError(EngineUnavailableError):
+    """Another engine has replaced this one, and runs statements with data that this one must not read."""
+
+    def __init__(self) -> None:
+        super().__init__("The configuration of the runtime has changed: try again.")
+
+
 class _Held(Struct, eq=False):
     """
     A session over a manifest, and the number of statements that use the session.
@@ -92,6 +99,9 @@ class SessionManager:
     *open_session* opens a session over a manifest. It raises SnapshotGoneError for a missing snapshot, unless its
     second argument tells it to leave out missing snapshots. Data that *datasets* do not declare is left out: see
     `read_declared`. A session with all of ours is kept while the manifest is for another configuration.
+
+    Once the file *replaced* exists, another engine runs new statements, and what is published from then on is not for
+    the keys of this one. A statement that has begun before can only have the current session.
     """
 
     def __init__(
@@ -99,17 +109,20 @@ class SessionManager:
         state_dir: Path,
         open_session: Callable[[Manifest, bool], Session],
         datasets: Sequence[DatasetConfig] = (),
+        replaced: Path | None = None,
     ) -> None:
         """
         Open the first session.
 
         Raises:
+            EngineReplacedError: The engine has been replaced.
             EngineUnavailableError: The engine cannot start.
         """
         self._state_dir = state_dir
         self._manifest = str(manifest_path(state_dir))
         self._open_session = open_session
         self._datasets = datasets
+        self._replaced = replaced
         self._opening = threading.Lock()  # Held while a session is opened. Acquired before the other lock.
         self._unfit_views: Mapping[str, UnfitView] = {}  # of the newest session
         self._unusable: Signature = None  # of the manifest that the log last reported
@@ -132,6 +145,7 @@ class SessionManager:
         Lease a session over the published data, or a session that returns the same result for *statement*.
 
         Raises:
+            EngineReplacedError: The engine has been replaced, and the current session lacks newer data.
             EngineUnavailableError: The manager is closed, or the engine cannot start.
         """
         with self._lock:
@@ -273,6 +287,8 @@ class SessionManager:
 
         Raises:
             ManifestError: The manifest is damaged or from another release.
+            EngineReplacedError: The engine has been replaced.
+            EngineUnavailableError: The engine cannot start.
         """
         began = time.monotonic()
         failed: Signature = None
@@ -284,6 +300,9 @@ class SessionManager:
                     pin = Pin(self._manifest)
                     undo.callback(pin.close)
                     manifest, is_whole = read_declared(self._state_dir, self._datasets)
+                    # Asked after reading: without the file, this was published before the engine was replaced.
+                    if self._replaced is not None and self._replaced.exists():
+                        raise EngineReplacedError
                     files = _files_of(manifest)
                     if current and not is_whole and not current.session.is_broken and current.has(files):
                         return current

@@ -31,7 +31,7 @@ from queryengine.execution.views import gate_views
 from queryengine.gate.arrays import refuse_views
 from queryengine.gate.gate import Gate
 from queryengine.key_catalog import KeyCatalog
-from queryengine.manifest import Manifest
+from queryengine.manifest import REPLACED_NAME, Manifest
 from runtimeconf.model import RuntimeConfig, Scope
 from system import process_limits
 from system.scratch import ScratchDirectory
@@ -82,7 +82,8 @@ class StatementRunner:
             self._visible_in: BoundedDict[Scope, KeyCatalog] = BoundedDict(_SCOPES)
             self.scratch = ScratchDirectory(config.state_dir)
             undo.callback(self.scratch.close)
-            self.sessions = SessionManager(config.state_dir, self._open, config.datasets)
+            replaced = config.engine_dir / REPLACED_NAME
+            self.sessions = SessionManager(config.state_dir, self._open, config.datasets, replaced)
             undo.callback(self.sessions.close, _CLOSE_S)
             self._watchdog = Watchdog()
             undo.pop_all()

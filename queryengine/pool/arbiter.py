@@ -28,6 +28,7 @@ import runtimeconf.state
 import telemetry.state
 from queryengine.backends import companion_of
 from queryengine.gate.macros import macros
+from queryengine.manifest import REPLACED_NAME
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.broker import BROKER_SOCKET, Broker
 from queryengine.pool.slots import ENGINE_SOCKET
@@ -132,6 +133,7 @@ class EngineArbiter(Arbiter):
                 f"The engine of this state directory is {self._lock.holder()}: stop that runtime first, or set another "
                 "state_dir."
             )
+        (self._config.engine_dir / REPLACED_NAME).unlink(missing_ok=True)  # of a runtime that has ended
         if self._companion is not None:
             self._companion.take_over(self._config.engine_dir)
         super().start()

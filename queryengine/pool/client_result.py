@@ -25,7 +25,7 @@ from queryengine.execution.parameters import UNKNOWN_TYPE, check_values
 from queryengine.gate.lexer import check_text
 from queryengine.manifest import Signature
 from queryengine.pool.broker_client import reclaimed, unreachable
-from queryengine.pool.exchange import Exchange, NotStartedError, Phase, connect
+from queryengine.pool.exchange import Exchange, NotStartedError, Phase, connect, unreadable
 from queryengine.pool.frames import FrameError, Kind, encode
 from queryengine.pool.messages import End, Request, Statement
 from queryengine.pool.slots import Slot, SlotPool
@@ -35,6 +35,9 @@ from system.wallclock import utc_at
 STOP_S = 1.5
 #: A worker ends itself one second after the time limit. If it does not, it is killed this many seconds after the limit.
 CLIENT_KILL_S = 2.5
+#: Seconds to wait for the change of the configuration that a replaced engine has noticed first, and between two checks.
+CHANGE_S = 2.0
+CHANGE_POLL_S = 0.01
 
 #: The SQL text in a list of statements is truncated further if its encoding is longer than this, for example because of
 #: control characters.
@@ -130,10 +133,7 @@ class ClientResult:
             if cancel is not None:
                 self._unsubscribe = cancel.subscribe(self.cancel)
             self._wait_for_slot()
-            if self._is_replaced():
-                self.stop(_replaced)
-                self._check()
-            self.had_slot = True
+            self._check_engine()
             if admitted is not None:
                 admitted()
                 self._check()
@@ -263,15 +263,34 @@ class ClientResult:
     def _begin(self) -> None:
         """Send the request and wait for the first bytes of the response."""
         while True:
+            exchange = self._connected()
             try:
-                exchange = self._connected()
                 exchange.send(self._frame())
                 self._receive()
             except NotStartedError:
                 self._disconnect()
                 self._check()
+                if not exchange.is_reused:
+                    self._wait_for_successor()
+                self._check_engine()
             else:
                 return
+
+    def _wait_for_successor(self) -> None:
+        """Wait for the change of the configuration, which an engine knows first if it refuses a new connection."""
+        until = time.monotonic() + CHANGE_S
+        while not self._is_replaced():
+            if time.monotonic() > until:
+                raise unreadable()
+            self._check()
+            time.sleep(CHANGE_POLL_S)
+
+    def _check_engine(self) -> None:
+        """Check that the statement may begin on this engine."""
+        self.had_slot = not self._is_replaced()
+        if not self.had_slot:
+            self.stop(_replaced)
+        self._check()
 
     def _connected(self) -> Exchange:
         """Start an exchange over the connection of the slot, which is created if there is none."""

@@ -75,8 +75,7 @@ class Exchange:
         self.data_version: Signature = None
         self._connection = connection
         self._decoder = FrameDecoder()
-        self._reused = reused
-        self._asked_to_stop = False
+        self.is_reused = reused
 
     @property
     def worker_is_done(self) -> bool:
@@ -100,7 +99,7 @@ class Exchange:
             while sent < len(frame):
                 sent += self._connection.send(frame[sent : sent + _SEND_BYTES])
         except OSError as error:
-            if self._reused:
+            if self.is_reused:
                 raise NotStartedError from error
             # Otherwise the worker may have responded before it ended, which `receive` will find out.
 
@@ -117,7 +116,7 @@ class Exchange:
             flags = socket.MSG_WAITALL if self._decoder.missing else 0
             data = self._connection.recv(self._decoder.wanted, flags)
         except ConnectionResetError as error:
-            if self._reused and self.phase is Phase.SENT:
+            if self.is_reused and self.phase is Phase.SENT:
                 raise NotStartedError from error
             data = b""
         except OSError:
@@ -136,7 +135,6 @@ class Exchange:
 
     def ask_to_stop(self) -> None:
         """Close the sending side, which tells the worker that the result is no longer needed."""
-        self._asked_to_stop = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
@@ -181,8 +179,8 @@ class Exchange:
             self.timings = failure.timings
             self.phase = Phase.FINISHED
             raise _rebuilt(failure)
-        elif kind is Kind.CLOSING and self.phase is Phase.SENT and (self._reused or self._asked_to_stop):
-            raise NotStartedError  # On a new connection, the statement was stopped before it was sent.
+        elif kind is Kind.CLOSING and self.phase is Phase.SENT:
+            raise NotStartedError
         else:
             raise FrameError(f"a frame of kind {kind.name} is out of place")
 

@@ -8,7 +8,8 @@ On a worker's connection, the client sends a REQUEST. The worker responds with H
 END, or with ERROR at any point. Then the next REQUEST may follow. A response without END or ERROR is incomplete.
 Because this can happen, a PROGRESS frame with the current timings precedes each piece of a stream. A worker that
 accepts no further REQUEST sends CLOSING. If a REQUEST crosses this frame, or was sent to a connection that turns out to
-be closed or reset, the worker has not started it, because it first reads a REQUEST to its end.
+be closed or reset, the worker has not started it, because it first reads a REQUEST to its end. CLOSING is also the
+response of an engine that has been replaced and may not read the newest data.
 
 A broker's connection carries MESSAGE frames in both directions.
 """

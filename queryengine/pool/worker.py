@@ -25,6 +25,7 @@ from queryengine.backends import backend_of
 from queryengine.cancellation import HangUpWatch, Interruption
 from queryengine.engine import Encoding, Parts, Query, length, timings_of
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
+from queryengine.execution.session_manager import EngineReplacedError
 from queryengine.execution.statement_runner import StatementRunner
 from queryengine.pool import messages
 from queryengine.pool.frames import MAX_DATA_BYTES, FrameDecoder, FrameError, Kind, encode, encode_data
@@ -207,6 +208,8 @@ class StatementServer:
             except _ClientLostError:
                 logger.debug("the answer could not be sent", extra={"fields": log_fields(request.query)})
                 is_lost = True
+            except EngineReplacedError:  # `_CLOSING` tells the client that the statement has not begun.
+                is_lost = True
             finally:
                 self._disarm()
             if time.monotonic() - started > _SETTLE_AFTER_S:
@@ -287,7 +290,7 @@ class StatementServer:
         self.be_idle()
 
     def _answer(self, request: Request, connection: socket.socket, deadline: float) -> None:
-        """Run the statement and send its response until *deadline*. Raises _ClientLostError."""
+        """Run the statement and send its response until *deadline*. Raises _ClientLostError or EngineReplacedError."""
         send = partial(_send, connection, deadline)
         interruption = Interruption()
         try:
@@ -300,10 +303,10 @@ class StatementServer:
                     last = _described(runner, request, interruption)
                 case "run":
                     last = _run(runner, request, interruption, send)
+        except (_ClientLostError, EngineReplacedError):
+            raise
         except QueryError as exc:
             last = _error_frame(exc)
-        except _ClientLostError:
-            raise
         except MemoryError:
             self.worn_out = True  # The failed allocation may have left the process in a bad state.
             last = _error_frame(ResourceLimitError(_TOO_LARGE))
@@ -324,6 +327,8 @@ class StatementServer:
         if self._runner is None:
             try:
                 runner = StatementRunner(self._config, backend_of(self._config))
+            except EngineReplacedError:
+                raise
             except Exception as exc:
                 if not self._has_failed:  # Each statement tries again, until the process is replaced.
                     self._has_failed = True

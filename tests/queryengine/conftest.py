@@ -99,6 +99,7 @@ def make_manager(
             before_open: Callable[[], None] = lambda: None,
             views: Sequence[ViewConfig] = (),
             relations: Sequence[str] = ("flights",),
+            replaced: Path | None = None,
             **settings: Any,
         ) -> SessionManager:
             config = make_config(**settings)
@@ -112,7 +113,7 @@ def make_manager(
                 opened.append(manifest.generation)
                 return session
 
-            manager = SessionManager(publisher.state_dir, open_session)
+            manager = SessionManager(publisher.state_dir, open_session, replaced=replaced)
             made.callback(manager.close, 5)
             return manager
 

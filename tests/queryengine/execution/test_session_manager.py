@@ -49,8 +49,8 @@ def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights
         lease.release()
 
 
-def break_session(manager: SessionManager) -> None:
-    lease = leased(manager)
+def break_session(manager: SessionManager, sql: str = "SHOW TABLES") -> None:
+    lease = leased(manager, sql)
     assert isinstance(lease.session, EngineInstance)
     lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
     lease.release()
@@ -155,6 +155,29 @@ def test_a_statement_waits_for_a_new_session_only_if_its_data_was_published_agai
     assert seen(manager, "FROM joined") == (9, published())
 
     assert opened == [1, 2, 3, 4, 5, 6, 7, 9]
+
+
+def test_a_replaced_engine_reads_nothing_that_is_published_from_then_on(
+    publisher: Publisher, make_manager: MakeManager, opened: list[int], tmp_path: Path
+) -> None:
+    replaced = tmp_path / "replaced"
+    publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
+    manager = make_manager(relations=("flights", "planes"), datasets=("flights", "planes"), replaced=replaced)
+    replaced.touch()
+    assert value(manager) == 1
+
+    publisher.publish(planes="SELECT 2 AS id")
+    assert seen(manager, "FROM flights")[0] == 1
+    for sql in ("FROM planes", "SHOW TABLES"):
+        with pytest.raises(EngineUnavailableError, match="The configuration of the runtime has changed: try again"):
+            leased(manager, sql)
+    with pytest.raises(EngineUnavailableError, match="has changed"):
+        make_manager(replaced=replaced)
+    break_session(manager, "FROM flights")
+    with pytest.raises(EngineUnavailableError, match="has changed"):
+        leased(manager, "FROM flights")
+
+    assert opened == [1]
 
 
 class SlowOpening:
