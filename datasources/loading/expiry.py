@@ -40,14 +40,14 @@ def format_problem(dataset: DatasetConfig, column: Column) -> str | None:
     return f"The time_column of {dataset.name} is of type {column.type:.80}: {meant}."
 
 
-def kept(dataset: DatasetConfig, column: Column, age_s: float) -> str:
+def kept(dataset: DatasetConfig, column: Column, age_s: float, now: float) -> str:
     """
-    Return the SQL condition for rows of *dataset* whose time in *column* is at most *age_s* seconds ago.
+    Return the SQL condition for rows of *dataset* whose time in *column* is at most *age_s* seconds before *now*.
 
     Raises:
         SourceError: The `time_format` does not fit the type of *column*.
     """
-    oldest = datetime.now(UTC) - timedelta(seconds=age_s)
+    oldest = datetime.fromtimestamp(now, UTC) - timedelta(seconds=age_s)
     if (problem := format_problem(dataset, column)) is not None:
         raise SourceError(problem)
     per_second = _UNITS.get(dataset.time_format or "timestamp")

@@ -133,7 +133,7 @@ class LoadingEngine(Struct, frozen=True):
                     columns = _columns_read(connection, dataset.name, rows, refresh_sql)
                 needs_time = appends or window_of(dataset) is not None
                 time = append.find_time_column(dataset, columns) if needs_time else None
-                conditions = _conditions(dataset, time, newer_than)
+                conditions = _conditions(dataset, time, newer_than, load.now)
                 if conditions:
                     rows = f"{rows} WHERE {' AND '.join(conditions)}"
                 if refresh_sql is not None:
@@ -209,7 +209,7 @@ class LoadingEngine(Struct, frozen=True):
             time = find_column(str(dataset.time_column), columns_of(connection, table))
             if time is None:  # The refresh_sql leaves the column out.
                 return True
-            condition = f"{kept(dataset, time, age_s)} IS {'' if are_kept else 'NOT '}TRUE"
+            condition = f"{kept(dataset, time, age_s, load.now)} IS {'' if are_kept else 'NOT '}TRUE"
             return bool(connection.execute(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1").fetchall())  # noqa: S608 - quoted by us
 
     def add(self, dataset: DatasetConfig, new: Path, path: Path, load: Load) -> int:
@@ -231,7 +231,7 @@ class LoadingEngine(Struct, frozen=True):
             connection.execute(f"ATTACH {literal(str(new))} AS _new (READ_ONLY)")
             if (age_s := retention_of(dataset)) is not None:
                 time = append.find_time_column(dataset, columns_of(connection, served))
-                condition = kept(dataset, time, age_s)
+                condition = kept(dataset, time, age_s, load.now)
                 connection.execute(f"DELETE FROM {served} WHERE {condition} IS NOT TRUE")  # noqa: S608 - quoted by us
             try:
                 for statement in indexes.merge(dataset, served, added, columns_of(connection, served)):
@@ -362,8 +362,8 @@ def _wanted(dataset: DatasetConfig, refresh_sql: str | None, newer_than: Waterma
     return wanted if newer_than is None else replace(wanted, bounds=(*wanted.bounds, *newer_than.bounds))
 
 
-def _conditions(dataset: DatasetConfig, time: Column | None, newer_than: Watermark | None) -> list[str]:
-    """Return the SQL conditions on the *time* of the rows that a load keeps; none if it is not needed."""
+def _conditions(dataset: DatasetConfig, time: Column | None, newer_than: Watermark | None, now: float) -> list[str]:
+    """Return the SQL conditions on the *time* of the rows that a load at *now* keeps; none if it is not needed."""
     conditions: list[str] = []
     if time is None:
         return conditions
@@ -371,7 +371,7 @@ def _conditions(dataset: DatasetConfig, time: Column | None, newer_than: Waterma
         refuse_changes(dataset.name, [newer_than.column], [time])
         conditions.append(newer_than.condition)
     if (age_s := window_of(dataset)) is not None:
-        conditions.append(kept(dataset, time, age_s))
+        conditions.append(kept(dataset, time, age_s, now))
     return conditions
 
 

@@ -18,10 +18,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from datasources.deadline import Deadline
-from datasources.errors import DatasetError
+from datasources.errors import DatasetError, SourceError
 from datasources.loading import append, indexes
 from datasources.loading.columns import find_column
-from datasources.loading.expiry import format_problem, kept, window_of
+from datasources.loading.expiry import format_problem, window_of
 from datasources.loading.loading_engine import LoadingEngine
 from datasources.snapshots.snapshot import fingerprint, refresh_sql_of
 from datasources.sources.registry import is_local
@@ -272,8 +272,8 @@ def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tup
     time = append.find_time_column(dataset, source)
     if columns and append.time_column_of(dataset) is not None:
         append.check_result(dataset, time, columns)
-    if (age_s := window_of(dataset)) is not None:
-        kept(dataset, time, age_s)
+    if window_of(dataset) is not None and (problem := format_problem(dataset, time)) is not None:
+        raise SourceError(problem)
 
 
 def _remarks(dataset: DatasetConfig, source: Sequence[Column]) -> tuple[tuple[str, str], ...]:

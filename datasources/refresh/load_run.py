@@ -27,7 +27,7 @@ def carry_out(
     deadline = Deadline(dataset.acceleration.refresh_timeout_s, queued.stop)
     served = snapshots.snapshot(dataset.name)
     try:
-        order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode)
+        order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode, now=queued.now)
         queued.entry.file = order.file
         try:
             snapshot = builder.build(order, deadline)

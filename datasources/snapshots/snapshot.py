@@ -15,7 +15,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -200,6 +200,7 @@ class Order:
             Appending needs a `time_column`.
         file: The unused name of the new file in the snapshot directory.
         exports: Load nothing and only write the Parquet file of *served*.
+        now: The time (`time.time()`) that decides which rows are too old.
     """
 
     dataset: DatasetConfig
@@ -210,6 +211,7 @@ class Order:
     mode: RefreshMode | None = None
     file: str = ""
     exports: bool = False
+    now: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         if not self.file:
@@ -428,7 +430,7 @@ class SnapshotBuilder:
         scratch.mkdir(mode=0o700)
         try:
             space, served = self.temp_directory_limit_bytes, order.served.columns if order.served is not None else ()
-            yield Load(deadline=deadline, scratch=scratch, scratch_bytes=space, served=served)
+            yield Load(deadline=deadline, scratch=scratch, scratch_bytes=space, served=served, now=order.now)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -7,6 +7,7 @@ client library (`datasources.sources.streams`).
 """
 
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import duckdb
-from msgspec import Struct
+from msgspec import Struct, field
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
@@ -54,7 +55,7 @@ class Load(Struct, frozen=True, kw_only=True):
 
     *scratch* is an existing directory only for this load, which is deleted afterwards. Files in it count against
     *scratch_bytes*. A result without rows has no types of its own, so it gets the types of the *served* columns if they
-    have the same names.
+    have the same names. *now* is the time (`time.time()`) that decides which rows are too old.
     """
 
     deadline: Deadline
@@ -62,6 +63,7 @@ class Load(Struct, frozen=True, kw_only=True):
     scratch_bytes: int
     wanted: Wanted = Wanted()
     served: tuple[Column, ...] = ()
+    now: float = field(default_factory=time.time)
 
 
 class Scan(ABC):
