@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ from queryengine.execution.views import gate_views
 from queryengine.gate.arrays import refuse_views
 from queryengine.gate.gate import Gate
 from queryengine.key_catalog import KeyCatalog
-from queryengine.manifest import REPLACED_NAME, Manifest
+from queryengine.manifest import Manifest
 from runtimeconf.model import RuntimeConfig, Scope
 from system import process_limits
 from system.scratch import ScratchDirectory
@@ -58,9 +59,11 @@ class StatementRunner:
     Statements spill to the `scratch` directory.
     """
 
-    def __init__(self, config: RuntimeConfig, backend: Backend | None = None) -> None:
+    def __init__(self, config: RuntimeConfig, backend: Backend | None = None, replaced: Path | None = None) -> None:
         """
         Check the views and open a session of *backend* (DuckDB by default) over the published data.
+
+        *replaced* is the mark of an engine that another has replaced (see `SessionManager`).
 
         Raises:
             ConfigError: A view cannot be created.
@@ -82,7 +85,6 @@ class StatementRunner:
             self._visible_in: BoundedDict[Scope, KeyCatalog] = BoundedDict(_SCOPES)
             self.scratch = ScratchDirectory(config.state_dir)
             undo.callback(self.scratch.close)
-            replaced = config.engine_dir / REPLACED_NAME
             self.sessions = SessionManager(config.state_dir, self._open, config.datasets, replaced)
             undo.callback(self.sessions.close, _CLOSE_S)
             self._watchdog = Watchdog()

@@ -27,6 +27,7 @@ from queryengine.engine import Encoding, Parts, Query, length, timings_of
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.execution.session_manager import EngineReplacedError
 from queryengine.execution.statement_runner import StatementRunner
+from queryengine.manifest import REPLACED_NAME
 from queryengine.pool import messages
 from queryengine.pool.frames import MAX_DATA_BYTES, FrameDecoder, FrameError, Kind, encode, encode_data
 from queryengine.pool.messages import End, Failure, Header, Request, decoded
@@ -326,7 +327,9 @@ class StatementServer:
         """
         if self._runner is None:
             try:
-                runner = StatementRunner(self._config, backend_of(self._config))
+                runner = StatementRunner(
+                    self._config, backend_of(self._config), self._config.engine_dir / REPLACED_NAME
+                )
             except EngineReplacedError:
                 raise
             except Exception as exc:

@@ -1,5 +1,6 @@
 """Two engines over one state directory during a reload: what the first one still runs."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError
 from queryengine.manifest import REPLACED_NAME
 from queryengine.pool.client import EngineClient
+from queryengine.pool.inprocess import InProcessEngine
 from tests.queryengine.conftest import MakeConfig
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.worker_engine import running
@@ -48,3 +50,6 @@ def test_a_statement_in_a_replaced_engine_reads_new_data_on_the_next_one_or_not_
         with pytest.raises(EngineUnavailableError, match="The configuration of the runtime has changed"):
             ids(first, "removed")
         assert len(looks) >= 2
+
+    with closing(InProcessEngine(config)) as engine:  # It has no successor, so a mark of `serve` means nothing to it.
+        assert b"".join(engine.run(Query(sql="SELECT id FROM flights"))) == b'[{"id":2}]'
