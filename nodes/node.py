@@ -22,6 +22,7 @@ from datasources.refresh import history
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
+from nodes.documents import LEASE
 from nodes.follower import Follower
 from nodes.lease import RENEWAL_S, Lease
 from nodes.manifest_writer import ManifestWriter
@@ -101,9 +102,15 @@ class Node:
         return has_ended
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Node":
-        """See `DatasetManager.replace`. The `snapshots` of the configuration must have the same location and role."""
+        """
+        See `DatasetManager.replace`. The `snapshots` of the configuration must have the same location and role.
+
+        Raises:
+            SharedStorageError: The storage does not respond with the new parameters.
+        """
         with self._change:
             if config.snapshots is not None and config.snapshots != self._shared:
+                ObjectStorage(config.snapshots).read(LEASE)
                 self._storage.use(config.snapshots)
                 self._shared = config.snapshots
             self._role.replace(config, builders, timeout_s)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import telemetry.state
-from datasources.errors import SnapshotError, UnknownDatasetError
+from datasources.errors import SharedStorageError, SnapshotError, UnknownDatasetError
 from datasources.refresh.control_socket import ControlClient
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
@@ -22,7 +22,7 @@ from runtimeconf.handover import Handover
 from runtimeconf.model import RuntimeConfig
 from supervisor import tracing
 from supervisor.errors import StartError
-from supervisor.hot_reload import report, tell
+from supervisor.hot_reload import DONE, report, tell
 from supervisor.part_process import StopSignal, heartbeat
 from system.heartbeat import waits_for_disk
 from system.process_limits import give_memory_back
@@ -116,9 +116,9 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
             try:
                 if (offered or in_force) != number:
                     number = offered or in_force
-                    config = _change(live, number, service, loaders)
+                    config, outcome = _change(live, number, service, loaders, config)
                     if offered == number:
-                        report(extra["reports"], number)
+                        report(extra["reports"], number, outcome)
                     else:
                         committed = 0  # What an offer that was withdrawn has left behind has to go.
                 elif in_force == number != committed and _commit(service):
@@ -136,16 +136,22 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
     beating.join(_BEAT_S)
 
 
-def _change(live: Handover, number: int, service: DatasetService, loaders: list[LoaderProcess]) -> RuntimeConfig:
-    """Load with configuration *number* from now on, and return it."""
+def _change(
+    live: Handover, number: int, service: DatasetService, loaders: list[LoaderProcess], former: RuntimeConfig
+) -> tuple[RuntimeConfig, str]:
+    """Load with configuration *number* from now on. Return it and `DONE`, or *former* and why it cannot be used."""
     config, extra = live.read(number)
     os.environ.update(extra["environ"])
+    new = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
+    try:
+        service.replace(config, list(new))
+    except SharedStorageError as error:
+        return former, str(error)
     tell(config)
-    former, loaders[:] = list(loaders), [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
-    service.replace(config, list(loaders))
-    for loader in former:
+    for loader in loaders:
         loader.close()
-    return config
+    loaders[:] = new
+    return config, DONE
 
 
 def _commit(service: DatasetService) -> bool:

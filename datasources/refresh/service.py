@@ -153,7 +153,7 @@ class DatasetService:
         process.
 
         Raises:
-            DatasetError: A load has not ended, or the state directory has been lost.
+            DatasetError: A load has not ended, or the state directory or the shared storage has been lost.
         """
         former, server = self._manager, self._server
         if former is None or server is None:

@@ -377,6 +377,22 @@ def test_a_service_of_several_nodes_follows_another_configuration(fleet: Fleet) 
             service.stop(30)
 
 
+def test_params_that_the_storage_refuses_do_not_take_effect(fleet: Fleet) -> None:
+    service = DatasetService(fleet.config("a", "publisher"), exclusive=True)
+    service.start()
+    try:
+        wait_for(service.is_loaded, "the load")
+        fleet.shared.fault("down", only="key-of-a")
+        with pytest.raises(SharedStorageError):
+            service.replace(fleet.config("a", "publisher", generation=2, params={"s3_key": "key-of-a"}), [])
+
+        put(fleet.directory, "a.csv", b"a,b\n7,x\n")
+        service.request_refresh("d")
+        wait_for(lambda: served(fleet.directory / "a") == [(7, "x")], "the refresh")
+    finally:
+        service.stop(30)
+
+
 def _published(fleet: Fleet) -> set[str]:
     return {one.dataset for one in SharedManifest.decode(fleet.shared.document(MANIFEST)).snapshots}
 
