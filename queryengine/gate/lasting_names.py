@@ -8,7 +8,7 @@ with its table must be a column of this table: `grants.tenant` could otherwise b
 
 A name in a subquery also means the column of an inner table once that table has gained it: the outer column
 `orders.tenant` then is a field of a column `orders` in `grants`. So no inner table may have a column with the name of
-an outer table.
+an outer table. Likewise, `x.name` and `x.lower()` mean a column `x` instead of the parameter `x` of a lambda.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ def lasting_names(tree: Mapping[str, Any]) -> tuple[frozenset[OwnColumn], frozen
             pending.extend(replace(part, node=item) for item in node)
         if not isinstance(node, dict):
             continue
-        names.add(part, column_name(node))
+        names.add(part)
         if node.get("class") == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
             names_of_values = {lower(name) for one in _columns(node["lhs"]) for name in one}
             pending.append(replace(part, node=node["expr"], parameters=part.parameters | names_of_values))
@@ -97,12 +97,15 @@ class _Names:
         inner = {".".join(_path(one)) for one in nodes_of(node) if one.get("type") == "BASE_TABLE"}
         self._inner, self._all = tuple(sorted(inner)), tuple(sorted({".".join(dataset), *inner}))
 
-    def add(self, part: "_Part", written: Sequence[str]) -> None:
-        """Add the name of a column; none if *written* is empty. Raises StatementNotAllowedError."""
+    def add(self, part: "_Part") -> None:
+        """Add the name of a column, if the node of *part* is one. Raises StatementNotAllowedError."""
+        written = column_name(part.node)
         names, own = [lower(name) for name in written], part.own
-        if not names or names[0] in part.parameters:
+        if not names:
             return
-        if names == self.dataset[-1:] and own is None:  # Without such a column, it would mean the whole row.
+        if names[0] in part.parameters:
+            self._add_parameter(part, names)
+        elif names == self.dataset[-1:] and own is None:  # Without such a column, it would mean the whole row.
             self.own.add(((".".join(map(quoted, self.dataset)),), names[0]))
         elif (column := _column(names, part.seen)) is not None:
             if column[0]:
@@ -120,6 +123,15 @@ class _Names:
                     "alone would mean something else."
                 )
             self.own.add((own, names[0]))
+
+    def _add_parameter(self, part: "_Part", names: Sequence[str]) -> None:
+        """Add a name that begins with the parameter of a lambda. Raises StatementNotAllowedError."""
+        if len(names) == 1 and part.node["class"] == "COLUMN_REF":  # The parameter comes first.
+            return
+        if names[0] in part.seen:
+            raise StatementNotAllowedError(f"the parameter {names[0]} of a lambda must not have the name of a table.")
+        # A method of the parameter would be one of any column with its name.
+        self.foreign.add((self._all, names[0], len(names) > 1))
 
 
 def _parts(part: _Part, expressions: set[str]) -> Iterator[_Part]:
