@@ -8,6 +8,7 @@ copy is created when a statement first reads it, and all keys with the same rule
 columns are hidden is a secure view.
 """
 
+import hmac
 import logging
 import secrets
 import threading
@@ -67,6 +68,15 @@ class _Source(NamedTuple):
     rows: str
     is_constant: bool
     view: str = ""
+
+
+#: Plans show the names of copies, which must neither tell anything about a rule nor change when data is published.
+_NAMING_KEY: Final = secrets.token_bytes(32)
+
+
+def _name_of(source: _Source) -> str:
+    """Return the name of the copy of *source*."""
+    return "c" + hmac.digest(_NAMING_KEY, repr(source).encode(), "sha256").hex()[:12]
 
 
 class _Copy(Struct, eq=False):
@@ -278,7 +288,7 @@ class KeyCatalogs:
             source = _Source(rows, is_constant, view)
             copy = self._copies.get(source)
             if copy is None:
-                copy = _Copy(f"c{secrets.token_hex(6)}", source)
+                copy = _Copy(_name_of(source), source)
                 cursor.execute("USE runtime")
                 cursor.execute(f"CREATE TABLE {_COPIES}.main.{copy.name} AS FROM ({rows}) LIMIT 0")
                 self._copies[source] = copy

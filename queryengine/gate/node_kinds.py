@@ -104,6 +104,9 @@ _NESTED: Final = frozenset(
 #: The engine's schemas and databases, which can stand before a function.
 _SCHEMAS: Final = frozenset({"main", "pg_catalog", "runtime", "system"})
 
+#: The joins of SQL. `JOIN BY (TYPE ...)` also takes those that the engine makes from subqueries.
+_JOINS: Final = frozenset({"INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI"})
+
 #: Constructs that are refused with a specific reason.
 _REFUSED: Final[Mapping[str, str]] = {
     **{
@@ -144,7 +147,8 @@ def known(forms: Mapping[str, Form], kind: str, node: dict[str, Any]) -> Form:
     Return the form of *node*, which has the given *kind*.
 
     Raises:
-        StatementNotAllowedError: *forms* does not contain the kind, or the form does not contain a key of the node.
+        StatementNotAllowedError: *forms* does not contain the kind, the form does not contain a key of the node, or the
+            node is a join of the engine's own.
     """
     form = forms.get(kind)
     if form is None:
@@ -152,6 +156,8 @@ def known(forms: Mapping[str, Form], kind: str, node: dict[str, Any]) -> Form:
     for key, value in node.items():
         if key not in form.parts and (key not in form.options or not (_is_flat(value) or key in _NESTED)):
             raise _not_allowed(key, f"{kind} with {key}")
+    if kind == "JOIN" and node["join_type"] not in _JOINS:
+        raise _not_allowed(kind, f"{node['join_type']} join")
     return form
 
 

@@ -208,3 +208,15 @@ def test_the_database_of_a_dataset_may_be_written(tmp_path: Path, sql: str) -> N
         for within in (scope, None):
             assert answer(engine, sql, within) == b'[{"n":3}]'
             assert answer(engine, "FROM runtime.orders(3)", within).startswith(b"SqlError: Function 'orders'")
+
+
+def test_a_plan_does_not_tell_that_another_dataset_was_published(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(orders="SELECT 1 AS id", payroll="SELECT 1 AS id")
+    scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter="id = 1"),))
+    with KINDS["in process"](config_of(publisher.state_dir, ("orders", "payroll"))) as engine:
+        before = answer(engine, "EXPLAIN FROM orders", scope)
+        publisher.publish(payroll="SELECT 2 AS id")
+
+        assert b"_copies" in before
+        assert answer(engine, "EXPLAIN FROM orders", scope) == before
