@@ -152,6 +152,7 @@ def test_deep_json_is_read_as_any_other(value: Any) -> None:
         ),
         pytest.param(lambda count: "FROM flights" + " JOIN flights USING (id)" * count, 100, id="joins"),
         pytest.param(lambda count: "FROM flights" + ", flights" * count, 100, id="joins by comma"),
+        pytest.param(lambda count: "FROM flights" + " JOIN flights NEAREST 1 BY DISTANCE 1" * count, 20, id="nearest"),
         pytest.param(lambda count: "FROM flights" + ", LATERAL (SELECT 1)" * count, 100, id="laterals"),
         pytest.param(lambda count: "FROM flights" + " PIVOT (count(*) FOR id IN (1))" * count, 50, id="pivots"),
         pytest.param(lambda count: "SELECT 1" + " UNION ALL SELECT 1" * (count - 1), 5000, id="union branches"),
