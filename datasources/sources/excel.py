@@ -297,7 +297,21 @@ def _library(file: PinnedFile) -> Any:
     library = import_module(EXCEL.module)
     reader: Any = import_module("openpyxl.worksheet._reader")  # The library has no option for this either.
     reader.from_ISO8601, reader.from_excel = _moment, _date
+    books: Any = import_module("openpyxl.reader.excel")
+    books.read_string_table = _strings
     return library
+
+
+def _strings(xml: Any) -> list[str]:
+    """Return the shared strings of a workbook as written. The library removes `x005F_`, part of an escape."""
+    text, functions = import_module("openpyxl.cell.text"), import_module("openpyxl.xml.functions")
+    tag = f"{{{import_module('openpyxl.xml.constants').SHEET_MAIN_NS}}}si"
+    found = []
+    for _, node in functions.iterparse(xml):
+        if node.tag == tag:
+            found.append(text.Text.from_tree(node).content)
+            node.clear()
+    return found
 
 
 def _date(number: float, epoch: datetime, *, timedelta: bool = False) -> Any:

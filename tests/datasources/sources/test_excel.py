@@ -344,6 +344,12 @@ def test_escapes_of_texts_are_decoded_once(tmp_path: Path, written: str, text: s
     assert read(tmp_path, declared(tmp_path, "file:s.xlsx", {})) == [(text,)]
 
 
+def test_shared_strings_are_decoded_once(tmp_path: Path) -> None:
+    texts = ["x005F_abc", "_x0041_", "_x005F_", "a\x01b", "plain"]
+
+    assert found(tmp_path, by_xlsxwriter(("v",), *((text,) for text in texts))) == [(text,) for text in texts]
+
+
 @pytest.mark.parametrize(
     ("cells", "type_", "texts"),
     [
