@@ -295,10 +295,10 @@ class Csv(FileFormat):
         values = list(self.params.null_values or ())
         if any(delimiter in value for value in values):
             raise SourceError(f"'{self._shown}': one of params.null_values contains the delimiter.")
-        escaped = [value for value in values if self._escape and self._escape in value]
-        if escaped:
-            self._copy(emptied(self._blocks(file), escaped, delimiter) for file in self.files)
-        return ["", *(value for value in values if value not in escaped)] if values else []
+        marked = [value for value in values if self._escape and self._escape in value]
+        if marked:
+            self._copy(emptied(self._blocks(file), marked, delimiter, self._quote, self._escape) for file in self.files)
+        return ["", *(value for value in values if value not in marked)] if values else []
 
     @property
     def _decimal_option(self) -> list[str]:

@@ -155,16 +155,29 @@ def without_lines(contents: Iterable[bytes], lines: int, shown: str) -> Iterator
     yield from rest
 
 
-def emptied(contents: Iterable[bytes], values: Iterable[str], delimiter: str) -> Iterator[bytes]:
-    """Yield *contents*, and empty the unquoted fields that equal one of *values*."""
-    end = re.escape(delimiter.encode())
+def emptied(
+    contents: Iterable[bytes], values: Iterable[str], delimiter: str, quote: str, escape: str
+) -> Iterator[bytes]:
+    """Yield *contents*, and empty the fields that equal one of *values*. The inside of other quoted fields is kept."""
+    end, mark, special = (re.escape(character.encode()) for character in (delimiter, quote, escape))
     either = b"|".join(re.escape(value.encode()) for value in values)
-    field = re.compile(rb"(?:^|(?<=" + end + rb"))(?:" + either + rb")(?=" + end + rb"|\r?$)", re.MULTILINE)
-    unfinished = b""
-    for block in contents:
-        whole, newline, unfinished = (unfinished + block).rpartition(b"\n")
-        yield field.sub(b"", whole + newline)
-    yield field.sub(b"", unfinished)
+    inside = b"(?:[^%b]++|%b)*+" % ((mark, mark * 2) if quote == escape else (mark + special, special + b"."))
+    quoted = b"|%b%b(?:%b|(?P<open>\\Z))" % (mark, inside, mark) if quote else b"(?P<open>(?!))?"
+    field = re.compile(
+        b"(?:\\A|(?<=[\\r\\n])|(?<=%b))(?:(?P<null>%b)(?=%b|[\\r\\n]|\\Z)%b)" % (end, either, end, quoted), re.DOTALL
+    )
+    unfinished = b""  # The end of a line, or of a quoted field unless it is longer than the engine accepts.
+    for block, is_last in chain(((block, False) for block in contents), [(b"", True)]):
+        text, kept, at = unfinished + block, [], 0
+        cut = len(text) if is_last else max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        for found in field.finditer(text, 0, cut):
+            if found["null"] is not None:
+                kept.append(text[at : found.start()])
+                at = found.end()
+            elif found["open"] is not None and len(text) - found.start() < HEAD_BYTES:
+                cut = found.start()
+        yield b"".join([*kept, text[at:cut]])
+        unfinished = text[cut:]
 
 
 def _codec(encoding: str, beginning: bytes, shown: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from datasources.sources.csv_files import HEADER_LOOKS_LIKE_A_TITLE
-from datasources.sources.text_files import decoded
+from datasources.sources.text_files import decoded, emptied
 from tests.datasources.sources.loads import build, declared, loaded
 from tests.datasources.sources.loads import types as types_of
 from tests.datasources.sources.test_files import put
@@ -452,6 +452,33 @@ def test_a_title_with_delimiters_is_warned_of(tmp_path: Path, caplog: pytest.Log
         read(tmp_path, declared(tmp_path, "file:t.csv", {}))
 
     assert caplog.messages == [HEADER_LOOKS_LIKE_A_TITLE % "t.csv"]
+
+
+@pytest.mark.parametrize(
+    ("content", "params", "texts"),
+    [
+        (b'"x,\\N,y",1\n\\N,2\n', {}, ["x,N,y", None]),
+        (b'"x\n\\N\ny",1\n"\\"\n\\N,""",\\N\n'.replace(b'""",', b'\\"",'), {}, ["x\nN\ny", '"\nN,"']),
+        (b"\\N,1\rz,\\N\r\\N,\\N", {"csv_quote": ""}, [None, "z", None]),
+        (b"\\N,1\r\nz,\\N\r\n", {"csv_quote": ""}, [None, "z"]),
+    ],
+)
+def test_null_strings_with_the_escape_character_are_whole_fields(
+    tmp_path: Path, content: bytes, params: dict[str, str], texts: list[str | None]
+) -> None:
+    """Inside a quoted field they are text, as Python's parser has it; lines may end with a carriage return."""
+    put(tmp_path, "t.csv", content)
+    params = {"csv_escape": "\\", "null_values": r"\N", "csv_has_header": "false", **params}
+
+    assert [row[0] for row in read(tmp_path, declared(tmp_path, "file:t.csv", params))] == texts
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 4096])
+def test_null_strings_are_emptied_whatever_the_size_of_blocks(size: int) -> None:
+    content = b'\\N,"a,\\N,b","\\",\\N",\\N\r\n"x\r\n\\N",\\Nz,\\N\r\n\\N'
+    blocks = (content[at : at + size] for at in range(0, len(content), size))
+
+    assert b"".join(emptied(blocks, [r"\N"], ",", '"', "\\")) == (b',"a,\\N,b","\\",\\N",\r\n"x\r\n\\N",\\Nz,\r\n')
 
 
 def test_decoding_takes_little_memory_whatever_the_size_of_blocks() -> None:
