@@ -231,7 +231,7 @@ def run_stops(directory: Path, stop: str, statements: Sequence[str]) -> Seen:
 @pytest.mark.parametrize(
     "statements",
     [
-        pytest.param((*STOPPABLE, UNSTOPPABLE), marks=pytest.mark.exhaustive, id="each"),
+        pytest.param((ENDLESS, ROWS, UNSTOPPABLE), marks=pytest.mark.exhaustive, id="each"),
         pytest.param(tuple(islice(cycle(STOPPABLE), MANY)), marks=pytest.mark.soak, id="stoppable"),
         pytest.param((UNSTOPPABLE,) * MANY, marks=pytest.mark.soak, id="unstoppable"),
     ],
