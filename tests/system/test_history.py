@@ -29,7 +29,7 @@ STATEMENTS = 2000
 HTTP_CALLERS, FLIGHT_CALLERS = 6, 3
 #: Seconds between two kills of workers of engine and web, at random up to this. After each `PART_EVERY` answers, all of
 #: web or all of the engine is killed: the supervisor waits longer before each start of what dies too often.
-KILL_S = 0.6
+KILL_S = 2.0
 PART_EVERY = 400
 
 #: Of each kind, with a number that tells it from all others: small, of several chunks, slow, wrong.
