@@ -131,6 +131,7 @@ def test_an_error_does_not_show_the_body(open_session: OpenSession, sql: str, me
     assert "lambda" not in str(caught.value)
 
 
+@pytest.mark.exhaustive
 def test_the_page_shows_what_the_engine_answers_now() -> None:
     assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run `make reference`"
 
