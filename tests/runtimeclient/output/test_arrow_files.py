@@ -4,6 +4,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -42,6 +43,21 @@ def test_arrow_and_parquet_files_hold_the_result(remote: Remote, tmp_path: Path)
     written = pq.ParquetFile(parquet).metadata
     assert (written.num_rows, written.num_row_groups) == (300_000, 3)
     assert {request.headers["Accept"] for request in remote.requests if request.method == "POST"} == {ARROW}
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "a.parquet"])
+def test_values_beyond_arrows_limits_are_written_as_they_are(remote: Remote, tmp_path: Path, name: str) -> None:
+    sql = "SELECT TIME '24:00:00' AS t, 170141183460469231731687303715884105727::HUGEINT AS h"
+    relation: Any = duckdb.sql(sql)
+    table = relation.to_arrow_table()
+
+    assert ask(remote, tmp_path / name, stream_of(table)).status == 0
+
+    path = tmp_path / name
+    written: Any = pq.read_table(path) if name == "a.parquet" else pa.ipc.open_file(path).read_all()
+    assert [column.chunk(0).buffers()[1].to_pybytes()[:16] for column in written.columns] == [
+        column.chunk(0).buffers()[1].to_pybytes()[:16] for column in table.columns
+    ]
 
 
 def test_files_are_written_into_pipes(remote: Remote) -> None:
