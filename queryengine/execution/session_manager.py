@@ -42,11 +42,8 @@ REST_PARTS = 10
 REST_S = 0.75
 
 
-class EngineReplacedError(EngineUnavailableError):
-    """Another engine has replaced this one, and runs statements with data that this one must not read."""
-
-    def __init__(self) -> None:
-        super().__init__("The configuration of the runtime has changed: try again.")
+class EngineReplacedError(Exception):
+    """Another engine has replaced this one, and runs the statements that need newer data. Callers never see this."""
 
 
 class _Held(Struct, eq=False):
@@ -259,7 +256,7 @@ class SessionManager:
                 self._renew()
             finally:
                 self._opening.release()
-        except EngineUnavailableError:
+        except (EngineUnavailableError, EngineReplacedError):
             return
         except MemoryError:  # A statement is using all the memory, so try again later.
             logger.warning("the newest generation cannot be opened", extra={"fields": {"error": "too little memory"}})

@@ -67,6 +67,7 @@ class StatementRunner:
 
         Raises:
             ConfigError: A view cannot be created.
+            EngineReplacedError: The engine has been replaced.
             EngineUnavailableError: The engine cannot start.
         """
         process_limits.set_stack_size()  # for DuckDB's threads, and for the threads that will run statements
@@ -104,6 +105,7 @@ class StatementRunner:
             wait_for_slot: Called between the gate and the session.
 
         Raises:
+            EngineReplacedError: The engine has been replaced, and the statement has not begun.
             QueryError: Any error of the tree in `queryengine.errors`.
         """
         timings = QueryTimings()

@@ -175,7 +175,7 @@ class StatementServer:
 
     def warm_up(self) -> None:
         """Open the engine if that is possible now."""
-        with suppress(EngineUnavailableError):
+        with suppress(EngineReplacedError, EngineUnavailableError):
             self._opened()
 
     def serve(self, connection: socket.socket) -> None:
@@ -321,7 +321,7 @@ class StatementServer:
 
     def _opened(self) -> StatementRunner:
         """
-        Return the engine. Raises EngineUnavailableError if it cannot start.
+        Return the engine. Raises EngineReplacedError, or EngineUnavailableError if it cannot start.
 
         Opening the engine limits memory to what the process then uses, plus the allowance from `memory_limit`.
         """

@@ -1,10 +1,11 @@
 """What a refresh does when a source that had rows has none."""
 
 import logging
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,10 +14,10 @@ from msgspec.structs import replace
 
 import telemetry.state
 from datasources.control import AdmittedSql
-from datasources.loading import expiry
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import SnapshotBuilder
 from runtimeconf.model import AccelerationConfig, DatasetConfig, MaterializedView
+from system import settled_clock, wallclock
 from telemetry.events import EmptiedEvent, Event
 from tests.datasources.support import Start, configure, declare, finished, served, settled, state
 
@@ -194,12 +195,9 @@ def test_rows_that_are_too_old_leave_a_guarded_dataset(
         assert finished(refresher, refresher.request_refresh("d")).error == REFUSAL
     assert state(refresher).rows == 2
 
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Self:
-            return super().now(tz) + timedelta(hours=2)
-
-    monkeypatch.setattr(expiry, "datetime", Later)
+    right, since_boot = time.time, wallclock.since_boot
+    monkeypatch.setattr(time, "time", lambda: right() + 7200)
+    monkeypatch.setattr(settled_clock, "since_boot", lambda: since_boot() + 7200)
     assert finished(refresher, refresher.request_refresh("d")).error is None
     assert served(tmp_path) == []
 
