@@ -106,11 +106,12 @@ class Node:
         See `DatasetManager.replace`. The `snapshots` of the configuration must have the same location and role.
 
         Raises:
-            SharedStorageError: The storage does not respond with the new parameters.
+            SharedStorageError: The storage does not respond with the parameters of a later configuration.
         """
         with self._change:
             if config.snapshots is not None and config.snapshots != self._shared:
-                ObjectStorage(config.snapshots).read(LEASE)
+                if config.generation > self.generation:  # The way back is always open.
+                    ObjectStorage(config.snapshots).read(LEASE)
                 self._storage.use(config.snapshots)
                 self._shared = config.snapshots
             self._role.replace(config, builders, timeout_s)

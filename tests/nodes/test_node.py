@@ -385,6 +385,10 @@ def test_params_that_the_storage_refuses_do_not_take_effect(fleet: Fleet) -> Non
         fleet.shared.fault("down", only="key-of-a")
         with pytest.raises(SharedStorageError):
             service.replace(fleet.config("a", "publisher", generation=2, params={"s3_key": "key-of-a"}), [])
+        service.replace(fleet.config("a", "publisher", generation=3, params={"s3_key": "key-of-b"}), [])
+        fleet.shared.fault("down")
+        service.replace(fleet.config("a", "publisher"), [])
+        fleet.shared.fault()
 
         put(fleet.directory, "a.csv", b"a,b\n7,x\n")
         service.request_refresh("d")
