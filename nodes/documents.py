@@ -131,8 +131,8 @@ class Presence(_Document, frozen=True, kw_only=True):
 
     `reads` are the snapshot files that the node is about to load, and `lacks` the datasets that it waits for because
     nobody has published them as it declares them, each with the `fingerprint` of its declaration. `holds` are the
-    datasets that it serves although nobody publishes them with their definition: name, fingerprint, and when they were
-    loaded.
+    datasets that it serves although nobody publishes them with their definition, or soon may not: name, fingerprint,
+    and when they were loaded.
     """
 
     _NAME = NODES

@@ -33,7 +33,7 @@ from datasources.snapshots.directory import RedefinedError, SnapshotDirectory, a
 from datasources.snapshots.snapshot import Builder, Verifier, fingerprint, remove
 from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, STATE, SharedManifest, SharedState
 from nodes.object_storage import ObjectStorage
-from nodes.presence import NOTHING, NOTHING_HELD, Defined
+from nodes.presence import NOTHING, NOTHING_HELD, PUBLISHED, Defined
 from nodes.requests import Requests
 from queryengine.manifest import Snapshot, snapshot_path, sync_directory
 from runtimeconf.model import DatasetConfig, RuntimeConfig
@@ -293,13 +293,20 @@ class Follower:
         }
 
     def _holds(self) -> Mapping[Defined, str]:
-        """Return what a node that may publish serves although nobody publishes it, and when it was loaded."""
+        """
+        Return what a node that may publish serves although nobody publishes it, and when it was loaded.
+
+        Datasets that refreshes append to are included before another node publishes them with another definition,
+        because that node may end, and the next one load them anew, before this one notices.
+        """
         shared = self._config.snapshots
         if shared is None or shared.role == "follower":
             return NOTHING_HELD
         published = {(one.dataset, one.source) for one in self._manifest.snapshots}
         held = {(one.dataset, one.source): one.created_at for one in self.snapshots.published}
-        return {one: created_at for one, created_at in held.items() if one not in published}
+        kept = {one.name for one in self._config.loaded_datasets if one.acceleration.refresh_mode == "append"}
+        found = {one: created_at for one, created_at in held.items() if one not in published}
+        return {one: PUBLISHED for one in held.keys() & published if one[0] in kept} | found
 
     def unpublished(self) -> Mapping[Defined, str]:
         """Return what this node would publish that nobody does, and when it was loaded; empty if it has not been."""

@@ -29,7 +29,7 @@ from nodes.manifest_writer import ManifestWriter
 from nodes.object_storage import ObjectStorage
 from nodes.presence import Nodes
 from nodes.publisher import Publisher
-from queryengine.manifest import Snapshot
+from queryengine.manifest import Snapshot, read_manifest
 from runtimeconf.model import DatasetConfig, RuntimeConfig, SnapshotsConfig
 
 logger = logging.getLogger(__name__)
@@ -260,6 +260,8 @@ class Node:
         """
         names = ",".join(sorted({name for name, _ in publisher.unknown}))
         logger.info("Another node may publish, because it has more datasets", extra={"fields": {"datasets": names}})
+        served = read_manifest(self._config.state_dir).snapshots
+        self._nodes.announce(holds={(one.dataset, one.source): one.created_at for one in served})
         now = time.monotonic()
         for one in publisher.unknown:
             wait_s = min(2 * self._granted.get(one, (0.0, _REST_S / 2))[1], _MAX_REST_S)

@@ -23,6 +23,8 @@ Defined = tuple[str, str]
 #: What a node lacks that has everything.
 NOTHING: Final[Mapping[str, str]] = {}
 NOTHING_HELD: Final[Mapping[Defined, str]] = {}
+#: Instead of the time at which held data was loaded: as published.
+PUBLISHED: Final = "0"
 #: Seconds between two renewals.
 RENEWAL_S = 10.0
 #: Seconds without a renewal after which a node counts as gone.

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from datasources.control import AdmittedSql
 from nodes.documents import LEASE, Holder
+from nodes.follower import Follower
 from queryengine.manifest import read_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
@@ -113,6 +114,25 @@ def test_a_node_that_alone_has_the_rows_of_a_definition_publishes_them(
     wait_for(fleet.nodes["c"].is_loaded, "the data")
     assert finished(fleet.nodes["c"], fleet.nodes["c"].request_refresh("d")).status == "succeeded"
     assert fleet.rows("a") == fleet.rows("c") == [(1, "x"), (2, "x"), (3, "x")]
+
+
+def test_a_node_that_ended_after_it_let_another_definition_be_published_is_waited_for(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = appended(fleet.directory)
+    node = fleet.loaded("a", "auto", dataset)
+    fleet.write(2)
+    assert finished(node, node.request_refresh("d")).status == "succeeded"
+    fleet.start("b", "auto", changed(fleet))
+    wait_for(lambda: isinstance(node._role, Follower), "node a to let others publish")
+    fleet.kill("a")
+    wait_for(fleet.nodes["b"].is_loaded, "the data of b")
+
+    fleet.stop("b")
+    fleet.start("c", "auto", dataset)  # It would load only the second row.
+
+    wait_for(lambda: "another node has data that is not published" in caplog.text, "the wait for node a")
+    assert fleet.publisher() is None
 
 
 def changed(fleet: Fleet) -> DatasetConfig:
