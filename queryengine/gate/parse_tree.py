@@ -35,8 +35,7 @@ SHOWN_COLUMNS: Final = "shown_columns"
 #: Constructs that make the planner, which cannot be interrupted, slower: 120 joins take 1.5 s, 400 over three minutes;
 #: 40 NEAREST joins 3 s; 2,000 UNION ALL branches 0.35 s, 16,000 minutes; 20 nested lambdas 6 s.
 _COSTLY: Final[Mapping[str, tuple[str, int]]] = {
-    "JOIN": ("joins", 100),
-    "NEAREST": ("NEAREST joins", 20),
+    "JOIN": ("joins (NEAREST counts as five)", 100),
     "PIVOT": ("PIVOT and UNPIVOT", 50),
     "SET_OPERATION_NODE": ("UNION, INTERSECT and EXCEPT branches", 5000),
 }
@@ -209,8 +208,8 @@ class Reading(Struct):
 
     def _count(self, type_: str, node: dict[str, Any]) -> None:
         """Refuse a statement whose planning would take too long, because the planner cannot be interrupted."""
-        costly, limit = _COSTLY.get("NEAREST" if node.get("ranking_expression") else type_, ("", 0))
-        self._costly[costly] += max(1, len(node.get("children", ())))
+        costly, limit = _COSTLY.get(type_, ("", 0))
+        self._costly[costly] += 5 if node.get("ranking_expression") else max(1, len(node.get("children", ())))
         if costly and self._costly[costly] > limit:
             raise SqlSyntaxError(
                 f"More than {limit:,} {costly} in one statement are not allowed: planning them takes too long."
