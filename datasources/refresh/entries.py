@@ -34,7 +34,7 @@ class QueueEntry(Struct):
     `skips` means that the run may skip an unchanged source. `begins` is the earliest time at which it may start.
     `joined` contains the ids under which other nodes requested it. `caller` is the name or fingerprint of the
     requesting key, empty without authentication, or None for a scheduled run. Setting `stop` ends the load. Since
-    `ready_at`, the run has only been waiting for a free slot. `now` is the time that decides which rows are too old.
+    `ready_at`, the run has only been waiting for a free slot.
     """
 
     entry: "DatasetEntry"
@@ -47,7 +47,6 @@ class QueueEntry(Struct):
     caller: str | None = None
     stop: Event = field(default_factory=Event)
     ready_at: float | None = None
-    now: float = field(default_factory=time.time)
 
     def recorded(self) -> list[tuple[str, RefreshRun]]:
         """Return the dataset name with the run, once for each of the run's ids, for the history."""

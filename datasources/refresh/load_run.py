@@ -13,9 +13,13 @@ from datasources.refresh.entries import QueueEntry
 from datasources.refresh.refresh_trace import RefreshTrace
 from datasources.snapshots.directory import Share, SnapshotDirectory
 from datasources.snapshots.snapshot import Builder, Order
+from system.settled_clock import SettledClock
 from telemetry.events import EmptiedEvent
 
 logger = logging.getLogger(__name__)
+
+#: For the whole process, because a node that becomes the publisher must know of an earlier leap.
+_clock = SettledClock()
 
 
 def carry_out(
@@ -27,7 +31,9 @@ def carry_out(
     deadline = Deadline(dataset.acceleration.refresh_timeout_s, queued.stop)
     served = snapshots.snapshot(dataset.name)
     try:
-        order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode, now=queued.now)
+        order = Order(
+            dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode, now=_clock.now()
+        )
         queued.entry.file = order.file
         try:
             snapshot = builder.build(order, deadline)

@@ -26,7 +26,6 @@ from datasources.refresh.runs import Runs
 from datasources.snapshots.directory import Share, SnapshotDirectory
 from datasources.snapshots.snapshot import Builder, SnapshotBuilder
 from runtimeconf.model import DatasetConfig, RuntimeConfig
-from system.settled_clock import SettledClock
 from system.wallclock import utc_now
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,6 @@ class Refresher:
         self.generation = config.generation
         self._config, self._now, self._share = config, now, share
         self._successor: Refresher | None = None
-        self._clock: SettledClock = predecessor._clock if predecessor is not None else SettledClock()  # noqa: SLF001
         if predecessor is not None:
             snapshots = predecessor._datasets.snapshots  # noqa: SLF001 (of this class)
             in_effect = predecessor._in_effect  # noqa: SLF001 (as above)
@@ -281,7 +279,6 @@ class Refresher:
     def _refresh(self, queued: QueueEntry, builder: Builder) -> None:
         entry = queued.entry
         trace = RefreshTrace()
-        queued.now = self._clock.now()
         run = carry_out(queued, builder, self._datasets.snapshots, self._share, trace)
         if run.error is not None and queued.stop.is_set() and not self._stop.is_set():
             with self._condition:
