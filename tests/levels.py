@@ -112,6 +112,29 @@ class ByServers(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         return next((name for name in SHARING if file.startswith(f"tests/{name}/")), file)
 
+    def remove_node(self, node: Any) -> str | None:
+        """
+        Queue what a worker has left that crashed, and return the test that it ran, which has failed.
+
+        xdist would queue that test too, and what the worker had finished: another gets nothing to run, and waits.
+        """
+        work = self.assigned_work.pop(node)
+        crashed = next(((unit, test) for unit in work.values() for test, is_done in unit.items() if not is_done), None)
+        if crashed is None:
+            return None
+        unit, test = crashed
+        unit[test] = True
+        self.workqueue.update({scope: tests for scope, tests in work.items() if not all(tests.values())})
+        for other in self.nodes:
+            self._reschedule(other)
+        return test
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """A worker keeps its last test until it gets another one."""
+        super()._assign_work_unit(node)
+        if self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
+
 
 class BesideWaiting(ByServers):
     """

@@ -1,7 +1,11 @@
 """How the tests themselves run: each in one level, and many cases in one test."""
 
 import itertools
+import os
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,3 +121,28 @@ def test_what_computes_has_two_workers_and_the_others_run_what_waits(pytestconfi
     assert beside <= set(waiting)
     assert len(beside) >= 4
     assert {number for test, number in ran.items() if test.startswith("tests/test_")} == {0, 1}
+
+
+def test_a_worker_that_crashes_costs_the_test_that_it_ran(tmp_path: Path) -> None:
+    for name in "abcdef":
+        last = "os.abort()" if name == "c" else "pass"
+        (tmp_path / f"test_{name}.py").write_text(
+            f"import os\ndef test_1(): pass\ndef test_2(): {last}\ndef test_3(): pass\n"
+        )
+    (tmp_path / "pytest.ini").touch()
+    options = ("-p", "tests.levels", "-p", "no:randomly", "-n", "2", "--dist", "loadfile")
+    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent), "PYTEST_ADDOPTS": ""}
+
+    run = subprocess.run(
+        (sys.executable, "-m", "pytest", *options),
+        cwd=tmp_path,
+        env=environ,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert run.returncode == 1
+    assert "1 failed, 17 passed" in run.stdout
+    assert "crashed while running 'test_c.py::test_2'" in run.stdout

@@ -1,18 +1,20 @@
 """`refresh_data_window` and `retention_period`: rows that are too old are left out of a load, or dropped by it."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from msgspec.structs import replace
 
 from datasources.errors import SourceError
 from datasources.snapshots.snapshot import Order, SnapshotBuilder, fingerprint
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot
 from runtimeconf.model import AccelerationConfig, DatasetConfig, TimeFormat
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import configure, deadline, declare, rows
+from tests.datasources.support import Start, accelerated, configure, deadline, declare, finished, rows, served
 
 DAY_S = 86_400.0
 NOW = datetime.now(UTC)
@@ -130,12 +132,29 @@ def test_an_append_drops_what_it_served_once_that_has_expired(tmp_path: Path) ->
 
     retained = kept(tmp_path, refresh_mode="append", retention_period_s=DAY_S)
     put(tmp_path, "a.csv", aged(A=0.5, B=1.5))
-    served = made.build(Order(retained, now=(NOW - timedelta(days=1)).timestamp()), deadline())
-    assert names(tmp_path, served) == ["A", "B"], "a day ago, B was younger"
+    kept_before = made.build(Order(retained, now=(NOW - timedelta(days=1)).timestamp()), deadline())
+    assert names(tmp_path, kept_before) == ["A", "B"], "a day ago, B was younger"
     put(tmp_path, "a.csv", aged(A=0.5, B=1.5, D=0.1))
 
-    second = made.build(Order(retained, served=served), deadline())
+    second = made.build(Order(retained, served=kept_before), deadline())
     assert names(tmp_path, second) == ["A", "D"]
     put(tmp_path, "a.csv", aged(A=0.5, B=1.5))
-    assert names(tmp_path, made.build(Order(retained, served=served), deadline())) == ["A"], "nothing newer"
+    assert names(tmp_path, made.build(Order(retained, served=kept_before), deadline())) == ["A"], "nothing newer"
     assert made.build(Order(retained, served=second), deadline()) is None, "nothing newer, nothing expired"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"refresh_mode": "append", "retention_period_s": 86_400.0}, {"refresh_data_window_s": 86_400.0}]
+)
+def test_a_clock_that_is_wrong_for_a_moment_loses_no_rows(
+    tmp_path: Path, begin: Start, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    put(tmp_path, "a.csv", f"n,t\n1,{datetime.now(UTC):%F %T}\n")
+    refresher = begin(replace(accelerated(tmp_path, **settings), time_column="t"))
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + 400 * 86_400)
+
+    put(tmp_path, "a.csv", f"n,t\n1,{datetime.now(UTC):%F %T}\n2,{datetime.now(UTC):%F %T}\n")
+    assert finished(refresher, refresher.request_refresh("d")).error is None
+
+    assert (1,) in served(tmp_path, sql="SELECT n FROM d")

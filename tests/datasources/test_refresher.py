@@ -1,7 +1,6 @@
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,23 +76,6 @@ def test_r01_a_refresh_replaces_old_data_by_new_and_nothing_between(tmp_path: Pa
 
     assert seen <= {(version, version, 10_000) for version in range(6)}
     assert len(seen) >= 2
-
-
-@pytest.mark.parametrize(
-    "settings", [{"refresh_mode": "append", "retention_period_s": 86_400.0}, {"refresh_data_window_s": 86_400.0}]
-)
-def test_a_clock_that_is_wrong_for_a_moment_loses_no_rows(
-    tmp_path: Path, begin: Start, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
-    put(tmp_path, "a.csv", f"n,t\n1,{datetime.now(UTC):%F %T}\n")
-    refresher = begin(replace(accelerated(tmp_path, **settings), time_column="t"))
-    right = time.time
-    monkeypatch.setattr(time, "time", lambda: right() + 400 * 86_400)
-
-    put(tmp_path, "a.csv", f"n,t\n1,{datetime.now(UTC):%F %T}\n2,{datetime.now(UTC):%F %T}\n")
-    assert finished(refresher, refresher.request_refresh("d")).error is None
-
-    assert (1,) in served(tmp_path, sql="SELECT n FROM d")
 
 
 def test_a_running_refresh_reports_its_progress(tmp_path: Path, start: Start) -> None:

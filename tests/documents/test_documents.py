@@ -264,3 +264,8 @@ def test_the_commands_of_the_tutorial_print_what_it_shows(tmp_path: Path) -> Non
 
     assert compared == 5
     assert runtime.returncode == 0
+
+
+def test_no_module_is_longer_than_500_lines() -> None:
+    lengths = {document_id(module): module.read_bytes().count(b"\n") for module in texts(".py")}
+    assert {module: lines for module, lines in lengths.items() if lines > 500} == {}
