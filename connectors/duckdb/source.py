@@ -71,6 +71,8 @@ class DuckdbFileSource:
 class DuckdbFileScan(Scan):
     """A database file that the loading engine reads, and its write-ahead log, which may not exist."""
 
+    has_collations = True
+
     def __init__(self, path: Path, name: str, table: tuple[str, str], shown: str) -> None:
         self._path = path
         self._name = name

@@ -144,8 +144,7 @@ class LoadingEngine(Struct, frozen=True):
                 elif refresh_sql is not None and conditions:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
-                connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
-                written = columns_of(connection, table)
+                written = _written(connection, dataset, refresh_sql or rows, scan)
                 if [column.name for column in written] == [column.name for column in load.served]:
                     written = _with_types_served(connection, table, written, load)
                 refuse_excess(dataset.name, written)
@@ -343,14 +342,36 @@ def _without_rows(columns: Sequence[Column], served: Sequence[Column]) -> str:
     return f"SELECT * FROM (SELECT {names} WHERE false)"  # noqa: S608 - quoted by us
 
 
+def _written(connection: duckdb.DuckDBPyConnection, dataset: DatasetConfig, sql: str, scan: Scan) -> tuple[Column, ...]:
+    """
+    Create the table of *dataset* with the rows of *sql*, and return its columns, which have no collations.
+
+    A type does not show its collation, but `tenant = 'acme'` is true for `ACME` as well if the column is NOCASE.
+    """
+    table = f"_snapshot.main.{identifier(dataset.name)}"
+    if not scan.has_collations and "collate" not in sql.lower():
+        connection.execute(f"CREATE TABLE {table} AS\n{sql}")
+        return columns_of(connection, table)
+    connection.execute(f"CREATE TEMP VIEW _written AS\n{sql}")  # which gives each column a name of its own
+    columns = columns_of(connection, "temp._written")
+    connection.execute("DROP VIEW temp._written")
+    _refuse_unsupported(dataset, columns)
+    connection.execute(f"CREATE TABLE {table} ({_declared(columns)})")
+    connection.execute(f"INSERT INTO {table}\n{sql}")
+    return columns
+
+
+def _declared(columns: Sequence[Column]) -> str:
+    return ", ".join(f"{identifier(column.name)} {column.type}" for column in columns)
+
+
 def _with_types_served(
     connection: duckdb.DuckDBPyConnection, table: str, written: tuple[Column, ...], load: Load
 ) -> tuple[Column, ...]:
     """If the new *table* has no rows, give it the types of the served columns. Return its columns."""
     if written == load.served or count_of(connection, table):
         return written
-    columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in load.served)
-    connection.execute(f"CREATE OR REPLACE TABLE {table} ({columns})")
+    connection.execute(f"CREATE OR REPLACE TABLE {table} ({_declared(load.served)})")
     return load.served
 
 

@@ -76,12 +76,14 @@ class Scan(ABC):
         paths: The only paths that the loading engine needs to open.
         held_bytes: The approximate memory of a client library while the engine reads, in bytes.
         is_read_once: Whether the relation of `bind` can be read only once, as a stream.
+        has_collations: Whether its text columns may have collations, by which the engine would compare their values.
     """
 
     version: str | None = None
     paths: tuple[str, ...] = ()
     held_bytes: int = 0
     is_read_once: bool = False
+    has_collations: bool = False
 
     @abstractmethod
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:

@@ -81,6 +81,8 @@ class ViewSource:
 class ViewScan(Scan):
     """The snapshots that a view reads."""
 
+    has_collations = True
+
     def __init__(self, name: str, view: MaterializedView, opened: dict[Snapshot, IO[bytes]]) -> None:
         self._name = name
         self._view = view

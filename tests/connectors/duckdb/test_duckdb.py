@@ -49,6 +49,21 @@ def test_tables_and_views_are_read_by_one_two_and_three_names(tmp_path: Path) ->
     assert load(tmp_path, declare(tmp_path, "named")) == [(4,)]
 
 
+def test_text_is_compared_as_it_is_whatever_the_collation_of_the_source(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "CREATE TABLE base (x VARCHAR COLLATE NOCASE, y VARCHAR COLLATE NOACCENT.NOCASE, n INTEGER)",
+        "INSERT INTO base VALUES ('a', 'e', 1), ('A', 'é', 2)",
+        "CREATE TABLE t AS SELECT *, {'f': x} AS s, [x] AS l, MAP {x: x} AS m FROM base",
+    )
+    equal = "SELECT count(*) FROM d WHERE {}"
+
+    for sql in (None, "SELECT n, y, x COLLATE NOCASE AS x, s, l, m FROM d;"):
+        made = builder(tmp_path).build(Order(declare(tmp_path), sql), deadline())
+        for condition in ("x = 'a'", "y = 'e'", "s.f = 'a'", "l[1] = 'a'", "m['A'] = 'A'", "map_keys(m)[1] = 'A'"):
+            assert rows(tmp_path, made, equal.format(condition)) == [(1,)], (sql, condition)
+
+
 #: The name and type of a column, how the source makes it, and its value.
 ARRAYS = [
     ("id", "BIGINT", "1::BIGINT", 1),
