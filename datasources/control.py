@@ -72,7 +72,7 @@ class RefreshRun(Struct, frozen=True, kw_only=True):
     rows: int | None = None
     duration_ms: int | None = None
     error: str | None = None
-    unchanged: bool = False
+    unchanged: bool | None = False
     phase: RefreshPhase | None = None
     bytes: int | None = None
 

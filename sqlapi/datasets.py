@@ -117,9 +117,11 @@ class CatalogsView(ApiView):
 
 
 def _without_figures(one: _Figures) -> _Figures:
-    """Return *one* without the values that depend on rows that the caller must not see."""
+    """Return *one* without the values that depend on rows that the caller must not see, and on the time of new ones."""
     shown = replace(one, rows=None, bytes=None, error=None if one.error is None else _NOT_SHOWN)
-    return replace(shown, snapshot=None) if isinstance(shown, DatasetState) else shown
+    if isinstance(shown, DatasetState):
+        return replace(shown, snapshot=None, refreshed_at=None)
+    return replace(shown, unchanged=None)
 
 
 def _asked(control: DatasetControl, ask: Callable[[], _Answer]) -> tuple[_Answer, bool]:
@@ -132,7 +134,7 @@ def _as_declared(state: DatasetState, own: DatasetConfig, caller: Principal) -> 
     """Return *state*, which is that of another configuration, as ours declares it. A scope is for our figures only."""
     shown = state
     if caller.scope is not None:
-        shown = replace(_without_figures(state), refreshed_at=None, checked_at=None, next_refresh_at=None, age_s=None)
+        shown = replace(_without_figures(state), checked_at=None, next_refresh_at=None, age_s=None)
     return replace(
         shown,
         from_=own.from_,

@@ -97,7 +97,7 @@ class RefreshRun(_Resource):
     rows: int | None
     duration_ms: int | None
     error: str | None
-    unchanged: bool = False
+    unchanged: bool | None = False
     phase: str | None = None
     bytes: int | None = None
 

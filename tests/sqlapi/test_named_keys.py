@@ -184,6 +184,7 @@ def test_a_key_with_rules_sees_no_figures_and_chooses_no_sql() -> None:
     assert whole["rows"] > 3
     assert {name: value for name, value in shown.items() if value != whole[name]} == {
         "rows": None,
+        "refreshed_at": None,
         "bytes": None,
         "snapshot": None,
     }
@@ -191,7 +192,8 @@ def test_a_key_with_rules_sees_no_figures_and_chooses_no_sql() -> None:
     refused = call("POST", ORDERS, ("X-API-Key", SOME), body=b'{"refresh_sql": "SELECT * FROM Orders"}')
     assert (refused.status, refused.code) == (403, "statement_not_allowed")
     assert call("POST", ORDERS, ("X-API-Key", SOME)).status == 201
-    assert {(run["rows"], run["bytes"]) for run in get(ORDERS, SOME).json()} == {(None, None)}
+    runs = {(run["rows"], run["bytes"], run["unchanged"]) for run in get(ORDERS, SOME).json()}
+    assert runs == {(None, None, None)}
 
     told = get("/v1/key", SOME)
     assert (told.json()["datasets"], told.json()["columns"]) == (["orders"], {"orders": ["id"]})
