@@ -58,7 +58,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     `file` is a name inside `SNAPSHOT_DIRECTORY`, and `sha256` and `size_bytes` describe that file. `created_at` is
     ISO 8601 in UTC. `source` is a fingerprint of the settings that the snapshot was built from, so that it is rebuilt
     after the configuration changes. `source_version` identifies the version of the source and the `refresh_sql`, in a
-    format that only `datasources` reads. It is None if the source has no version.
+    format that only `datasources` reads. It is None if the source has no version. `retyped` has the lower-case names
+    and first types of the columns that the same settings gave another type before, or that have disappeared.
     """
 
     dataset: str
@@ -70,6 +71,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     source: str
     source_version: str | None = None
     columns: tuple[Column, ...]
+    retyped: tuple[Column, ...] = ()
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -247,7 +249,8 @@ def _encode(manifest: Manifest) -> bytes:
 
 def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
     """Return *snapshot* as JSON types."""
-    return {**asdict(snapshot), "columns": list(map(asdict, snapshot.columns))}
+    columns = {name: list(map(asdict, getattr(snapshot, name))) for name in ("columns", "retyped")}
+    return {**asdict(snapshot), **columns}
 
 
 def _decode(text: bytes) -> Manifest:
@@ -279,8 +282,8 @@ def snapshot_of(item: dict[str, Any]) -> Snapshot:
     Raises:
         ValueError, KeyError, TypeError: *item* is not a snapshot.
     """
-    columns = tuple(Column(**column) for column in item["columns"])
-    snapshot = Snapshot(**{**item, "columns": columns})
+    columns = {name: tuple(Column(**one) for one in item.get(name, ())) for name in ("columns", "retyped")}
+    snapshot = Snapshot(**{**item, **columns})
     if Path(snapshot.file).name != snapshot.file:
         raise ValueError("a snapshot is a name inside its directory")
     return snapshot

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import duckdb
 
 from datasources.errors import SchemaChangedError, SourceError
-from queryengine.manifest import Column
+from queryengine.gate.lexer import lower
+from queryengine.manifest import Column, Snapshot
 
 #: The maximum number of columns of a dataset. Each uses memory in every engine worker and is listed in the manifest.
 MAX_COLUMNS = 10_000
@@ -47,6 +48,16 @@ def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
             f"The names and types of the columns of {dataset} have {length} characters: a dataset has at most "
             f"{MAX_SCHEMA_LENGTH}."
         )
+
+
+def retyped(served: Snapshot | None, source: str, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Return `Snapshot.retyped` for the new *columns* of a snapshot from *source*, which replaces *served*."""
+    if served is None or served.source != source:
+        return ()
+    first = {lower(column.name): column.type for column in (*served.columns, *served.retyped)}
+    new = {lower(column.name): column.type for column in columns}
+    former = (Column(name=name, type=type_) for name, type_ in first.items() if new.get(name) != type_)
+    return tuple(former)[:MAX_COLUMNS]
 
 
 def refuse_changes(dataset: str, served: Sequence[Column], new: Sequence[Column]) -> None:

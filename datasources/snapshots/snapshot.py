@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from datasources.deadline import Deadline
 from datasources.errors import SchemaChangedError, SnapshotError, SourceEmptyError, SourceError, not_written
 from datasources.loading import append, indexes
-from datasources.loading.columns import columns_of, count_of, refuse_changes
+from datasources.loading.columns import columns_of, count_of, refuse_changes, retyped
 from datasources.loading.expiry import retention_of, window_of
 from datasources.loading.loading_engine import TOO_LARGE, Loaded, LoadingEngine, lock_down, open_engine
 from datasources.refresh_sql import admit_refresh_sql
@@ -327,6 +327,7 @@ class SnapshotBuilder:
                 os.fsync(file.fileno())
             sync_directory(path.parent)
             size, checksum = _measure(path)
+            source = fingerprint(dataset)
             snapshot = Snapshot(
                 dataset=dataset.name,
                 file=path.name,
@@ -334,9 +335,10 @@ class SnapshotBuilder:
                 size_bytes=size,
                 sha256=checksum,
                 created_at=utc_now(),
-                source=fingerprint(dataset),
+                source=source,
                 source_version=None if loaded.version is None else _version_prefix(order.refresh_sql) + loaded.version,
                 columns=loaded.columns,
+                retyped=retyped(order.served, source, loaded.columns),
             )
             self.phases["sync"] = (synced := time.monotonic()) - written
             self._verifier.verify_content(snapshot)

@@ -25,7 +25,7 @@ from queryengine.execution.bounded_functions import MACROS
 from queryengine.execution.session import UnfitView
 from queryengine.execution.views import GatedView, unsorted_views
 from queryengine.gate import macros
-from queryengine.gate.lexer import scan
+from queryengine.gate.lexer import lower, scan
 from queryengine.gate.parse_tree import CATALOG, SHOWN_COLUMNS, SHOWN_TABLES, catalog_schema
 from queryengine.gate.rewriting import is_sorted
 from queryengine.key_catalog import GatedRule
@@ -179,6 +179,13 @@ class Definitions:
     def datasets_of(self, relations: Iterable[str]) -> frozenset[str]:
         """Return the datasets among *relations*, and those that the views among them read."""
         return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
+
+    def retyped(self, relation: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the columns of the datasets behind *relation* that had another type: name, first and present type."""
+        for snapshot in map(self._snapshots.get, sorted(self.datasets_of({relation}))):
+            if snapshot is not None and snapshot.retyped:
+                types = {lower(column.name): column.type for column in snapshot.columns}
+                yield from ((one.name, one.type, types[one.name]) for one in snapshot.retyped if one.name in types)
 
     def define_macros(self, database: str, names: frozenset[str]) -> None:
         """Define the macros *names*. Defining all macros would take longer than opening the rest of an instance."""

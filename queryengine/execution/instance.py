@@ -195,7 +195,7 @@ class EngineInstance:
         self._definitions.define_macros("runtime", rule.macros)
         try:
             with self._connection.cursor() as cursor:
-                rows_of(cursor, rule)
+                rows_of(cursor, rule, self._definitions)
         except UnfitRuleError as exc:
             return str(exc)
         except duckdb.Error as exc:

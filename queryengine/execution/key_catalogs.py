@@ -233,7 +233,7 @@ class KeyCatalogs:
                 self._definitions.define_macros("runtime", rule.macros)
                 self._definitions.define_macros(KEY_MACROS, rule.macros)
                 with self._connection.cursor() as cursor:
-                    define_view(rows_of(cursor, rule), is_secure=True)
+                    define_view(rows_of(cursor, rule, self._definitions), is_secure=True)
         except (UnfitRuleError, duckdb.Error) as exc:
             if isinstance(exc, duckdb.Error) and fault_of(exc) not in _OF_RULES:
                 raise
@@ -277,7 +277,7 @@ class KeyCatalogs:
             if table is not None and "rowid" in map(lower, columns_of(cursor, f"FROM {table}")):
                 view, table = "", None  # There is no other name for the position.
             leaves_rows_out = table is None or bool(view) or rule.row_filter is not None
-            rows = rows_of(cursor, rule, leaves_rows_out=leaves_rows_out, table=table)
+            rows = rows_of(cursor, rule, self._definitions, leaves_rows_out=leaves_rows_out, table=table)
             # Hidden rows must not decide the order either: their number may decide in which order a join gives the
             # others. And the rows are sorted, because threads would otherwise cut the copy into pieces where the source
             # was cut, and the size of a piece would tell how many rows of it are missing.

@@ -11,7 +11,7 @@ from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllow
 from queryengine.execution.views import unsorted_views
 from queryengine.gate.arrays import NOT_HERE
 from queryengine.gate.gate import Gate
-from queryengine.gate.lasting_names import ForeignName, OwnColumn
+from queryengine.gate.lasting_names import Names
 from queryengine.gate.lexer import scan
 from queryengine.gate.rewriting import has_query_word
 from queryengine.key_catalog import GatedRule
@@ -24,7 +24,7 @@ _VOLATILE: Final = frozenset({"gen_random_uuid", "rand", "random", "setseed", "u
 
 
 #: An expression in the form that the gate admits, the gated query for its value, and its names.
-_Expression = tuple[str, GatedStatement, tuple[frozenset[OwnColumn], frozenset[ForeignName]]]
+_Expression = tuple[str, GatedStatement, Names]
 
 
 def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate) -> GatedRule:
@@ -46,8 +46,9 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
         relations=frozenset({rule.dataset}).union(*(one.relations for one in statements)),
         macros=frozenset[str]().union(*(one.macros for one in statements)),
         deterministic=all(one.deterministic for one in statements),
-        own_columns=frozenset().union(*(own for *_, (own, _) in (*found, *masks))),
-        foreign_names=frozenset().union(*(foreign for *_, (_, foreign) in (*found, *masks))),
+        own_columns=frozenset().union(*(names.own for *_, names in (*found, *masks))),
+        foreign_names=frozenset().union(*(names.foreign for *_, names in (*found, *masks))),
+        uncast=frozenset().union(*(names.uncast for *_, names in (*found, *masks))),
         has_subquery=any(has_query_word(scan(sql)) for sql, *_ in (*found, *masks)),
     )
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import duckdb
 
+from queryengine.execution.definitions import Definitions
 from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified, quoted, split_relation
@@ -21,8 +22,19 @@ class UnfitRuleError(Exception):
     """A rule does not fit the data. The message is for the operator and contains no data."""
 
 
+#: Types whose values mean the same in each other.
+_INTEGERS: Final = frozenset(
+    f"{sign}{size}" for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
+)
+
+
 def rows_of(
-    cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_out: bool = False, table: str | None = None
+    cursor: duckdb.DuckDBPyConnection,
+    rule: GatedRule,
+    definitions: Definitions,
+    *,
+    leaves_rows_out: bool = False,
+    table: str | None = None,
 ) -> str:
     """
     Return the SQL of the rows, columns and values that *rule* makes visible, in the order of *table* if there is one.
@@ -39,6 +51,7 @@ def rows_of(
     alias = quoted(split_relation(name)[1])
     cursor.execute("USE runtime")
     _check_names(cursor, rule)
+    _check_types(rule, definitions)
     types = columns_of(cursor, f"FROM runtime.{qualified(name)}")
     named = {lower(column): column for column in types}
     masks = {lower(column): sql for column, sql in (rule.masks or {}).items()}
@@ -87,6 +100,22 @@ def _check_names(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
                 is_taken = lower(name) == foreign and (not with_fields or type_.startswith(_WITH_FIELDS))
                 if is_taken or (spreads and _has_field(type_, foreign, with_fields=with_fields)):
                     raise UnfitRuleError(f"{foreign} would mean the column of that name in {dataset}")
+
+
+def _check_types(rule: GatedRule, definitions: Definitions) -> None:
+    """
+    Check that the columns which the rule reads have their first types.
+
+    In `grade > '5'`, a column of numbers would be compared by number, which shows rows that the text left out.
+    """
+    for relation in sorted(rule.relations):
+        names = rule.uncast | {"*"} if rule.uncast and definitions.is_view(relation) else rule.uncast
+        for name, first, present in definitions.retyped(relation):
+            if not names.isdisjoint({name, "*"}) and not {first, present} <= _INTEGERS:
+                raise UnfitRuleError(
+                    f"the type of {name} has changed from {first:.80} to {present:.80}: cast it to the type that is "
+                    f"meant, as in CAST({name} AS {first:.80})"
+                )
 
 
 def _has_field(type_: str, name: str, *, with_fields: bool) -> bool:

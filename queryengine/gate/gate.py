@@ -109,9 +109,7 @@ class Gate:
             return self._cached(sql, relations, catalog)
         return self._admit(sql, relations, catalog)
 
-    def lasting_names(
-        self, sql: str
-    ) -> tuple[frozenset[lasting_names.OwnColumn], frozenset[lasting_names.ForeignName]]:
+    def lasting_names(self, sql: str) -> lasting_names.Names:
         """Check the names in the admitted *sql* of a rule: see `lasting_names.lasting_names`."""
         statement = scan(sql)
         tree = self._parse(statement, "")

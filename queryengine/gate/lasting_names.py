@@ -40,7 +40,22 @@ _TABLES: Final = frozenset({"BASE_TABLE", "EXPRESSION_LIST", "PIVOT", "SUBQUERY"
 _NO_TABLE: Final = {"type": "EMPTY"}
 
 
-def lasting_names(tree: Mapping[str, Any]) -> tuple[frozenset[OwnColumn], frozenset[ForeignName]]:
+class Names(Struct, frozen=True):
+    """
+    The names in a rule, each in lower case.
+
+    Attributes:
+        own: Names that must be columns of a table.
+        foreign: Names that must not be columns of these datasets.
+        uncast: The parts of all names of columns that do not stand alone in a CAST; `*` for those that a star means.
+    """
+
+    own: frozenset[OwnColumn] = frozenset()
+    foreign: frozenset[ForeignName] = frozenset()
+    uncast: frozenset[str] = frozenset()
+
+
+def lasting_names(tree: Mapping[str, Any]) -> Names:
     """
     Check the tree of `SELECT (rule) FROM dataset`, and return what must be a column of a table, and what must not.
 
@@ -69,7 +84,23 @@ def lasting_names(tree: Mapping[str, Any]) -> tuple[frozenset[OwnColumn], frozen
             pending.append(replace(part, node=node["expr"], parameters=part.parameters | names_of_values))
         else:
             pending.extend(_parts(part, expressions))
-    return frozenset(names.own), frozenset(names.foreign)
+    return Names(frozenset(names.own), frozenset(names.foreign), _uncast(tree))
+
+
+def _uncast(tree: Mapping[str, Any]) -> frozenset[str]:
+    found: set[str] = set()
+    pending: list[Any] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending.extend(node)
+        elif isinstance(node, dict):
+            found.update(map(lower, [*column_name(node), *node.get("using_columns", ())]))
+            if node.get("class") == "STAR":
+                found.add("*")
+            is_cast = node.get("class") == "CAST" and column_name(node["child"])
+            pending.extend(one for key, one in node.items() if not (is_cast and key == "child"))
+    return frozenset(found)
 
 
 class _Part(Struct, frozen=True):
