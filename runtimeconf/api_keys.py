@@ -9,7 +9,6 @@ from runtimeconf.key_texts import KeyField, KeyText, resolve, warn_of_weak
 from runtimeconf.model import AuthConfig
 from runtimeconf.named_keys import NAMED_KEY, DeclaredNamedKey
 from runtimeconf.secret import Secret
-from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_nodes import Mapping, Sequence
 
@@ -32,13 +31,6 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     named_keys.check_expiry(declared, datetime.now(UTC), path, others=bool(values.get("keys")))
     texts = [(item.values["key"], key.key.reveal()) for item, key in named if key.key is not None]
     warn_of_weak([*keys, *texts], path)
-    for name, found in (("keys", keys), ("named_keys", texts)):
-        literals = [node for (node, _), _ in found if not holds_reference(node.text)]
-        if path.validation.others_may_read and literals:
-            sentence = (
-                "contains a literal key, but other users can read the file: chmod 600 it, or use secret references"
-            )
-            path.field(name).warn(literals[0].line, sentence)
     return AuthConfig(
         enabled=True,
         keys=tuple(Secret(text) for _, text in keys),

@@ -402,10 +402,12 @@ class Section(Field[T]):
         values: dict[str, Any] = {}
         is_complete = True
         for setting in self.settings:
-            entry = entries.get(setting.name)
-            value = (
-                self.field_in(node, setting).read(entry.value, path.field(entry.name)) if entry is not None else None
-            )
+            entry, field = entries.get(setting.name), self.field_in(node, setting)
+            value = None
+            if entry is not None and setting.is_required and isinstance(entry.value, Scalar) and entry.value.is_null:
+                path.field(entry.name).fault(entry.value.line, f"is empty: it must be {field.expected}")
+            elif entry is not None:
+                value = field.read(entry.value, path.field(entry.name))
             if entry is not None and setting.note:
                 path.field(entry.name).note(entry.line, setting.note)
             if value is not None:

@@ -110,6 +110,11 @@ def warn_of_weak(keys: Iterable[tuple[KeyText, str]], path: YamlPath) -> None:
             where.note(node.line, _INSTEAD, is_warned=True)
         elif text.endswith(_SUFFIXES):  # Spice.ai does not interpret a suffix in the value of a secret.
             where.warn(node.line, _SUFFIXED)
+        if where.validation.others_may_read and not holds_reference(node.text):
+            where.warn(
+                node.line,
+                "is a literal key, but other users can read the file: chmod 600 it, or use a secret reference",
+            )
         if text in first_of:
             where.warn(node.line, f"is the same key as {first_of[text]}")
         first_of.setdefault(text, where.text.removeprefix(f"{path.text}."))

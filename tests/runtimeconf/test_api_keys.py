@@ -251,7 +251,7 @@ INSTEAD = (
     "Spice strips the suffix: a key with :rw can also write and refresh, and any other key can only read. Here, add "
     "the key without the suffix to named_keys, with rights: [query] or rights: [query, refresh]"
 )
-LITERAL = "contains a literal key, but other users can read the file: chmod 600 it, or use secret references"
+LITERAL = "is a literal key, but other users can read the file: chmod 600 it, or use a secret reference"
 
 
 @each(
@@ -275,7 +275,10 @@ LITERAL = "contains a literal key, but other users can read the file: chmod 600 
             )
             for name, end in (("ro", ":ro"), ("rw", ":rw"))
         ),
-        *((f"- {KEY}\n- {KEY}2", mode, [f"6: {KEYS}: {LITERAL}"]) for mode in (0o644, 0o640, 0o604)),
+        *(
+            (f"- {KEY}\n- ${{ env:x }}3\n- {KEY}2", mode, [f"{n + 6}: {KEYS}[{n}]: {LITERAL}" for n in (0, 2)])
+            for mode in (0o644, 0o640, 0o604)
+        ),
         ("- ${ env:x }", 0o644, []),
     ],
 )

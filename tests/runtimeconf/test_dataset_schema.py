@@ -272,7 +272,7 @@ def test_faults_of_a_view(faults: Faults) -> None:
 
     assert [str(fault).partition("runtime.yaml:")[2].partition(";")[0] for fault in faults(text)] == [
         "2: views[0].sql: must be one SELECT statement",
-        "3: views[1].sql: is empty: it must be one SELECT statement, or be omitted",
+        "3: views[1].sql: is empty: it must be one SELECT statement",
         (
             "4: views[2]: lacks the field name: a name of letters, digits and _, not starting with a digit, "
             "at most 63 characters"
