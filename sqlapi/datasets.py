@@ -88,13 +88,10 @@ class RefreshView(ApiView):
             raise UnknownDatasetError(name)
         dataset = _declared(control, name)
         sql = None
+        if asked.refresh_mode not in {None, dataset.acceleration.refresh_mode}:
+            _refuse_choice(caller, "another refresh_mode")
         if asked.refresh_sql is not None:
-            # The SQL would decide which rows the rules apply to, and the rules of one dataset may read another dataset.
-            if caller.rules:
-                raise StatementNotAllowedError("A key with row, column or mask rules cannot set refresh_sql.")
-            # A view may leave out rows according to another dataset.
-            if caller.scope is not None and not caller.scope.relations.isdisjoint(_views()):
-                raise StatementNotAllowedError("A key whose datasets include a view cannot set refresh_sql.")
+            _refuse_choice(caller, "refresh_sql")
             check_refresh(dataset, asked.refresh_mode)
             sql = admit_refresh_sql(get_engine(), dataset, asked.refresh_sql)
         run = control.request_refresh(
@@ -114,6 +111,18 @@ class CatalogsView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """List the catalog."""
         return table(request, [CATALOG], tuple(CATALOG))
+
+
+def _refuse_choice(caller: Principal, what: str) -> None:
+    """
+    Raise StatementNotAllowedError if *caller* may not set *what*, which decides about the rows of all keys.
+
+    The rules of one dataset may read another one, and a view may leave out rows according to another dataset.
+    """
+    if caller.rules:
+        raise StatementNotAllowedError(f"A key with row, column or mask rules cannot set {what}.")
+    if caller.scope is not None and not caller.scope.relations.isdisjoint(_views()):
+        raise StatementNotAllowedError(f"A key whose datasets include a view cannot set {what}.")
 
 
 def _without_figures(one: _Figures) -> _Figures:

@@ -191,6 +191,9 @@ def test_a_key_with_rules_sees_no_figures_and_chooses_no_sql() -> None:
 
     refused = call("POST", ORDERS, ("X-API-Key", SOME), body=b'{"refresh_sql": "SELECT * FROM Orders"}')
     assert (refused.status, refused.code) == (403, "statement_not_allowed")
+    refused = call("POST", ORDERS, ("X-API-Key", SOME), body=b'{"refresh_mode": "append"}')
+    assert (refused.status, refused.code) == (403, "statement_not_allowed")
+    assert call("POST", ORDERS, ("X-API-Key", SOME), body=b'{"refresh_mode": "full"}').status == 201
     assert call("POST", ORDERS, ("X-API-Key", SOME)).status == 201
     runs = {(run["rows"], run["bytes"], run["unchanged"]) for run in get(ORDERS, SOME).json()}
     assert runs == {(None, None, None)}
