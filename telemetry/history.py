@@ -21,6 +21,9 @@ COLUMNS: Final = (
 
 _KEY: Final = attrgetter("fingerprint")
 
+#: A clock that was put back must not move all new statements behind all others.
+MAX_DELAY_S: Final = 5.0
+
 
 class Shares:
     """
@@ -100,7 +103,7 @@ class History:
         """Remember *events*."""
         with self._lock:
             for key, of_key in grouped(events, _KEY).items():
-                self._of_key[key].extend(of_key)
+                _merge(self._of_key[key], of_key)
                 self._shares.add(key, len(of_key))
             self._size += len(events)
             self._shrink()
@@ -120,6 +123,19 @@ class History:
             if not events:
                 del self._of_key[key]
             self._size -= number
+
+
+def _merge(kept: deque[StatementEvent], events: Sequence[StatementEvent]) -> None:
+    """Add *events* in the order in which they finished: each process sends its own, up to `MAX_DELAY_S` afterwards."""
+    first = min(map(_finished, events))
+    later = []
+    while kept and first < _finished(kept[-1]) < first + MAX_DELAY_S:
+        later.append(kept.pop())
+    kept.extend(sorted([*reversed(later), *events], key=_finished))
+
+
+def _finished(event: StatementEvent) -> float:
+    return event.started + event.total_ms / 1000
 
 
 def entry(event: StatementEvent) -> dict[str, Any]:

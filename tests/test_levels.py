@@ -130,8 +130,13 @@ def test_a_worker_that_crashes_costs_the_test_that_it_ran(tmp_path: Path) -> Non
             f"import os\ndef test_1(): pass\ndef test_2(): {last}\ndef test_3(): pass\n"
         )
     (tmp_path / "pytest.ini").touch()
-    options = ("-p", "tests.levels", "-p", "no:randomly", "-n", "2", "--dist", "loadfile")
-    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent), "PYTEST_ADDOPTS": ""}
+    options = ("-p", "xdist", "-p", "tests.levels", "-n", "2", "--dist", "loadfile")
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(TESTS.parent),
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
 
     run = subprocess.run(
         (sys.executable, "-m", "pytest", *options),

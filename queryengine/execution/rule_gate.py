@@ -1,5 +1,6 @@
 """Gates the rules of keys. Row filters and masks are expressions, and the gate keeps each within its parentheses."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -22,6 +23,8 @@ from runtimeconf.model import DatasetRule, RuntimeConfig
 #: Functions that return a different value for each row or call. A filter with them would show different rows each time.
 _VOLATILE: Final = frozenset({"gen_random_uuid", "rand", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
 
+#: The place of a syntax error in the gate's messages.
+_LINE: Final = re.compile(r"\(line (\d+),")
 
 #: An expression in the form that the gate admits, the gated query for its value, and its names.
 _Expression = tuple[str, GatedStatement, Names]
@@ -91,12 +94,16 @@ def _named(field: str, sql: str, rule: DatasetRule, relations: frozenset[str], g
     try:
         return _expression(sql, rule, relations, gate)
     except StatementError as error:
-        raise type(error)(f"{field}: {error}") from None
+        # The gate sees the expression from its second line on.
+        message = _LINE.sub(lambda found: f"(line {max(int(found[1]) - 1, 1)},", str(error))
+        raise type(error)(f"{field}: {message}") from None
 
 
 def _expression(sql: str, rule: DatasetRule, relations: frozenset[str], gate: Gate) -> _Expression:
     tokens = scan(sql)  # Its brackets match, so in parentheses it is one expression or cannot be parsed.
-    if tokens.size_without_end == 0 or tokens.separators:
+    if tokens.size_without_end == 0:
+        raise SqlSyntaxError("there is no expression.")
+    if tokens.separators:
         raise SqlSyntaxError("write one expression, without a semicolon.")
     called = {token.name for token, following in pairwise(tokens.tokens) if token.name and following.text == "("}
     if volatile := sorted(called & _VOLATILE):

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from queryengine.errors import SqlSyntaxError
+from queryengine.execution.rule_gate import gate_rule
+from queryengine.gate.gate import Gate
 from runtimeconf.model import DatasetRule, Scope
 from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.publishing import Publisher
@@ -220,3 +223,19 @@ def test_a_plan_does_not_tell_that_another_dataset_was_published(tmp_path: Path)
 
         assert b"_copies" in before
         assert answer(engine, "EXPLAIN FROM orders", scope) == before
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("id = ", 'row_filter: Syntax error at or near ")" (line 2, column 1).'),
+        ("id = 1 OR\nWHERE", 'row_filter: Syntax error at or near "WHERE" (line 2, column 1).'),
+        ("WHERE true", 'row_filter: Syntax error at or near "WHERE" (line 1, column 1).'),
+        ("-- x", "row_filter: there is no expression."),
+        ("true; true", "row_filter: write one expression, without a semicolon."),
+    ],
+)
+def test_an_error_names_the_line_of_the_expression(sql: str, message: str) -> None:
+    with pytest.raises(SqlSyntaxError) as caught:
+        gate_rule(DatasetRule(dataset="orders", row_filter=sql), frozenset({"orders"}), Gate())
+    assert str(caught.value) == message

@@ -57,6 +57,14 @@ def test_a_key_gets_its_own_statements_newest_first() -> None:
     assert ids(history, "cc") == ids(history, "") == []
 
 
+def test_statements_of_several_processes_are_in_the_order_in_which_they_finished() -> None:
+    history = History(100)
+    history.take([statement(5), statement(1, total_ms=5500), statement(7)])
+    history.take([statement(4), statement(6), statement(6, request_id="equal")])
+    history.take([statement(2), statement(8)])  # 2 finished too long before the last one: the clock was put back
+    assert ids(history, "aa") == [8, 2, 7, 1, 6, 6, 5, 4]
+
+
 @given(st.lists(st.sampled_from("aaaaaabbc"), max_size=80), st.integers(1, 12), st.integers(1, 30))
 def test_a_key_with_fewer_statements_loses_none_to_one_with_more(keys: list[str], max_entries: int, batch: int) -> None:
     history = History(max_entries)

@@ -321,12 +321,16 @@ def test_without_a_receiver_nothing_happens(tmp_path: Path) -> None:
         telemetry.state.ask(QUESTION)
 
 
-def test_questions_are_answered_with_what_was_sent_before(tmp_path: Path, collector: Collector) -> None:
+def test_questions_are_answered_with_what_was_sent_before(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     telemetry.state.connect(tmp_path)
 
-    for number in range(3):
-        telemetry.state.send(replace(STATEMENT, query_id=str(number)))
-        assert telemetry.state.ask(replace(QUESTION, limit=number + 1)) == [str(one) for one in range(number + 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(telemetry.state, "TIMEOUT_S", PATIENCE_S)
+        for number in range(3):
+            telemetry.state.send(replace(STATEMENT, query_id=str(number)))
+            assert telemetry.state.ask(replace(QUESTION, limit=number + 1)) == [str(one) for one in range(number + 1)]
     for unknown in (Question("statistics", "f1", 1), Question("history", "f1", -1), replace(QUESTION, limit="x")):
         with pytest.raises(TelemetryUnavailableError):
             telemetry.state.ask(unknown)
