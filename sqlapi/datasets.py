@@ -130,7 +130,7 @@ def _without_figures(one: _Figures) -> _Figures:
     shown = replace(one, rows=None, bytes=None, error=None if one.error is None else _NOT_SHOWN)
     if isinstance(shown, DatasetState):
         return replace(shown, snapshot=None, refreshed_at=None)
-    return replace(shown, unchanged=None)
+    return replace(shown, unchanged=None, phase=None)
 
 
 def _asked(control: DatasetControl, ask: Callable[[], _Answer]) -> tuple[_Answer, bool]:
