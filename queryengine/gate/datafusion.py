@@ -132,7 +132,9 @@ def _shown_columns(tokens: tuple[Token, ...]) -> str | None:
     path = "".join(token.text for token in names)
     literal = "'" + (names[-1].name or "").replace("'", "''") + "'"
     columns = f'{literal} AS table_name, column_name, column_type AS data_type, "null" AS is_nullable'
-    return f"SELECT 'runtime' AS table_catalog, 'main' AS table_schema, {columns} FROM (DESCRIBE {path})"  # noqa: S608 - names
+    before = (names[-3].name or "") if len(names) > 2 else ""
+    schema = "main" if before.lower() == "runtime" else before.replace("'", "''") or "main"
+    return f"SELECT 'runtime' AS table_catalog, '{schema}' AS table_schema, {columns} FROM (DESCRIBE {path})"  # noqa: S608 - names
 
 
 def _named(name: str) -> _Rule:

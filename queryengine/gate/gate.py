@@ -53,10 +53,13 @@ _PARSE: Final = "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_e
 
 _EXPLAIN_FORMATS: Final = frozenset({"text", "json", "html", "graphviz", "yaml", "mermaid"})
 
-#: Statements whose real result would name the engine's internal databases.
-_CONSTANT_ANSWERS: Final = {
+#: Queries in place of statements whose real result would name the engine's internal databases.
+_SHOWN: Final = {
     "databases": "SELECT 'runtime' AS database_name",
-    "schemas": "SELECT 'runtime' AS database_name, 'main' AS schema_name, true AS \"current\"",
+    "schemas": (
+        "SELECT catalog_name AS database_name, schema_name, schema_name = 'main' AS \"current\" "
+        "FROM information_schema.schemata ORDER BY schema_name"
+    ),
 }
 
 _ENGINE_TABLES: Final = "SELECT lower(view_name) FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"
@@ -121,9 +124,9 @@ class Gate:
         before, whole = _one_statement(scan(sql))
         whole = with_dollar_names(whole)
         first = whole[0].word
-        if whole.size == 2 and first in ("show", "describe", "desc") and whole[1].word in _CONSTANT_ANSWERS:
-            answer = _CONSTANT_ANSWERS[whole[1].word]
-            return GatedStatement(answer, "show", frozenset(), frozenset(), digest=digest(whole))
+        if whole.size == 2 and first in ("show", "describe", "desc") and whole[1].word in _SHOWN:
+            answer = self._judge(scan(_SHOWN[whole[1].word]), relations, catalog, "")
+            return replace(answer, kind="show", deterministic=False, digest=digest(whole))
         if first == "explain":
             return replace(self._admit_explain(whole, relations, catalog, before), digest=digest(whole))
         if len(whole.text) > _CACHED_CHARACTERS:

@@ -12,10 +12,14 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES
 from runtimeclient.sql.statements import LETTER, StatementSplitter
 
-#: Returns all tables with their columns. `SHOW TABLES` would need another statement for each table.
+_TABLE_NAME = "CASE WHEN table_schema IN ('main', 'public') THEN table_name ELSE table_schema || '.' || table_name END"
+_OURS = "WHERE table_schema NOT IN ('information_schema', 'pg_catalog')"
+#: Returns all tables and views, of which `SHOW TABLES` lists those without a schema.
+TABLES_SQL = f"SELECT {_TABLE_NAME} AS name FROM information_schema.tables {_OURS} ORDER BY 1"  # noqa: S608 - constants
+#: Returns all tables with their columns.
 COLUMNS_SQL = (
-    "SELECT table_name, column_name, data_type FROM information_schema.columns"
-    " WHERE table_schema NOT IN ('information_schema', 'pg_catalog') ORDER BY table_name, ordinal_position"
+    f"SELECT {_TABLE_NAME} AS table_name, column_name, data_type FROM information_schema.columns {_OURS} "  # noqa: S608
+    "ORDER BY 1, ordinal_position"
 )
 # The maximum number of columns. A completion menu cannot use more.
 _MAX_COLUMNS = 20_000
@@ -100,10 +104,20 @@ _QUALIFIER = re.compile(rf"{_name('name')}\.\Z")
 _TABLE_NEXT = re.compile(
     r"(?:\b(?:from|join|describe|summarize|show|pivot|unpivot)\s+|\bfrom\s[^()]*,\s*)\Z", re.IGNORECASE
 )
-_TABLE = re.compile(rf"\b(?:from|join|,)\s+{_name('table')}(?:\s+(?:as\s+)?{_name('alias')})?", re.IGNORECASE)
+_TABLE = re.compile(
+    rf"\b(?:from|join|,)\s+{_name('table')}(?:\.{_name('part')})?(?:\s+(?:as\s+)?{_name('alias')})?", re.IGNORECASE
+)
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # Words that may follow a table and are not an alias.
 _RESERVED = frozenset(_KEYWORDS.lower().split())
+# Further names that DuckDB requires to be quoted, as `duckdb_keywords()` lists them, or that mean something else.
+_OTHERS = """
+    analyse analyze array asymmetric at authorization binary both check collation column concurrently constraint
+    create default deferrable do fetch for foreign freeze glob initially into isnull lambda leading notnull only
+    overlaps pivot_longer pivot_wider placing primary references returning some symmetric trailing unique unpack
+    user variadic verbose
+"""
+_QUOTED_NAMES = _RESERVED.union(_OTHERS.split())
 
 
 class PromptCompleter(Completer):
@@ -147,9 +161,12 @@ class PromptCompleter(Completer):
         used = self._tables_in(before + " " + document.text_after_cursor.partition(";")[0])
         if qualifier := _QUALIFIER.search(before):
             name = (qualifier["name_quoted"] or qualifier["name"]).lower()
-            yield from _matching(typed, {_quoted(c): t for c, t in tables.get(used.get(name, ""), {}).items()})
+            in_schema = [table.partition(".")[2] for table in tables if table.lower().startswith(f"{name}.")]
+            columns = tables.get(used.get(name, ""), {})
+            shown = {_quoted(c): t for c, t in columns.items()} | dict.fromkeys(map(_quoted_table, in_schema), "table")
+            yield from _matching(typed, shown)
             return
-        shown_tables = {_quoted(table): "table" for table in tables}
+        shown_tables = {_quoted_table(table): "table" for table in tables}
         if _TABLE_NEXT.search(before):
             yield from _matching(typed, shown_tables)
             return
@@ -163,9 +180,10 @@ class PromptCompleter(Completer):
         known = {table.lower(): table for table in self._catalog.columns}
         used = {}
         for found in _TABLE.finditer(text):
-            table = known.get((found["table_quoted"] or found["table"]).lower())
+            names = (found["table_quoted"] or found["table"], found["part_quoted"] or found["part"])
+            table = known.get(".".join(filter(None, names)).lower())
             if table is not None:
-                used[table.lower()] = table
+                used[table.lower().rpartition(".")[2]] = table
                 alias = (found["alias_quoted"] or found["alias"] or "").lower()
                 if alias and alias not in _RESERVED:
                     used[alias] = table
@@ -188,7 +206,11 @@ def _matching(typed: str, words: Mapping[str, str]) -> Iterator[Completion]:
 
 def _quoted(name: str) -> str:
     """Quote a name if SQL needs it."""
-    return name if _PLAIN_NAME.fullmatch(name) and name not in _RESERVED else quoted(name)
+    return name if _PLAIN_NAME.fullmatch(name) and name not in _QUOTED_NAMES else quoted(name)
+
+
+def _quoted_table(name: str) -> str:
+    return ".".join(map(_quoted, name.split(".")))
 
 
 def quoted(name: str) -> str:

@@ -22,7 +22,7 @@ from runtimeclient.output.formats import FORMATS, format_of
 from runtimeclient.output.programs import NOT_STARTED, start_program, wait_for_program
 from runtimeclient.output.terminal import DOT_COMMANDS, KINDS, ChartRequest
 from runtimeclient.output.text import duration
-from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog, PromptCompleter, quoted
+from runtimeclient.prompt.completion import COLUMNS_SQL, TABLES_SQL, Catalog, PromptCompleter, quoted
 from runtimeclient.prompt.dot_commands import Call, find_command, help_text, parse_input
 from runtimeclient.prompt.line_editor import FileHistory, LineEditor, history_path
 from runtimeclient.sql.runner import StatementRunner
@@ -108,7 +108,7 @@ class Repl:
         self._run_statement(Statement(_DATABASES))
 
     def _do_tables(self, _: str) -> None:
-        self._run_statement(Statement("SHOW TABLES"))
+        self._run_statement(Statement(TABLES_SQL))
 
     def _do_schema(self, table: str) -> None:
         # A dot separates schema and table. A name that contains a dot must be typed in quotes.

@@ -57,6 +57,21 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Quer
         ("WITH trips AS (SELECT 7 AS id) SELECT a.id FROM trips a, taxi.trips b WHERE b.id = 0", [{"id": 7}]),
         ("SELECT column_name AS c FROM (DESCRIBE taxi.trips) LIMIT 1", [{"c": "id"}]),
         (
+            "SHOW SCHEMAS",
+            [{"database_name": "runtime", "schema_name": n, "current": n == "main"} for n in ("Taxi", "bus", "main")],
+        ),
+        *(
+            (
+                f"SHOW COLUMNS FROM {name}",
+                [
+                    {"table_catalog": "runtime", "table_schema": schema, "table_name": name.rpartition(".")[2]}
+                    | {"column_name": column, "data_type": type_, "is_nullable": "YES"}
+                    for column, type_ in (("id", "BIGINT"), ("carrier", "VARCHAR"))
+                ],
+            )
+            for name, schema in (("bus.trips", "bus"), ("runtime.bus.trips", "bus"), ("runtime.flights", "main"))
+        ),
+        (
             "SELECT table_schema AS s, table_name AS n, table_type AS t FROM information_schema.tables ORDER BY ALL",
             [
                 {"s": "Taxi", "n": "Trips", "t": "BASE TABLE"},

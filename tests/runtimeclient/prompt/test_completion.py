@@ -1,17 +1,22 @@
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+import duckdb
 import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog, PromptCompleter
+from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog, PromptCompleter, _quoted
 from tests.corpus import each
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, as_reply, problem
+from tests.system.harness import REPOSITORY
 
 COLUMNS = {"orders": ("id", "Order", "placed at"), "order_lines": ("id", "sku"), "Lower Case": ("a",)}
+#: Tables in a schema, and one whose name is a word of SQL.
+OTHERS = {"sales.grants": ("id", "window", "a.b"), "sales.Old": ("x",), "primary": ("y",)}
 
 
 def rows(columns: Mapping[str, tuple[str, ...]]) -> Reply:
@@ -136,3 +141,36 @@ def test_the_catalog_of_a_busy_runtime_is_requested_again(remote: Remote, monkey
         assert offered(names, "FROM ord") == ["orders", "order_lines"]
 
     assert remote.statements == [COLUMNS_SQL] * 2
+
+
+@each(
+    ("text", "after", "words"),
+    [
+        pytest.param("FROM sal", "", ["sales.grants", 'sales."Old"'], id="tables in a schema"),
+        pytest.param("FROM sales.g", "", ["grants"], id="a table after its schema"),
+        pytest.param("FROM sales.", "", ["grants", '"Old"'], id="all tables of a schema"),
+        pytest.param("SELECT grants.", " FROM sales.grants", ["id", '"window"', '"a.b"'], id="columns of its table"),
+        pytest.param("SELECT g.i", " FROM sales.grants AS g", ["id"], id="columns of an alias"),
+        pytest.param("FROM prim", "", ['"primary"'], id="a word of SQL"),
+    ],
+)
+def test_completions_of_names_in_schemas(remote: Remote, text: str, after: str, words: list[str]) -> None:
+    remote.on_sql(rows(OTHERS))
+    assert offered(known(remote), text, after) == words
+
+
+def test_every_name_that_the_engine_cannot_read_without_quotes_gets_them() -> None:
+    page = (REPOSITORY / "runtimeclient/console/page/src/names.ts").read_text().partition("RESERVED")[2]
+    of_page = {word for text in re.findall('"(.*?)"', page.partition('.split(" ")')[0]) for word in text.split()}
+    needed = {"user"}
+    with duckdb.connect() as engine:
+        for (word,) in engine.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall():
+            engine.execute(f'CREATE OR REPLACE TABLE "{word}" AS SELECT 1 AS "{word}"')
+            try:
+                for sql in (f"FROM {word} LIMIT 1", f'SELECT {word} FROM "{word}"', f"SUMMARIZE {word}"):
+                    engine.execute(sql)
+            except duckdb.Error:
+                needed.add(word)
+
+    assert needed <= of_page
+    assert [word for word in needed if not _quoted(word).startswith('"')] == []

@@ -15,7 +15,7 @@ from runtimeclient.http.results import JSON
 from runtimeclient.output.formats import FORMATS
 from runtimeclient.output.terminal import DOT_COMMANDS as HINTS
 from runtimeclient.output.terminal import Console, Streams, Style
-from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog
+from runtimeclient.prompt.completion import COLUMNS_SQL, TABLES_SQL, Catalog
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, parse_input
 from runtimeclient.prompt.repl import Repl, _file_history
 from runtimeclient.sql.runner import StatementRunner
@@ -234,8 +234,8 @@ def test_results_of_the_external_editor(
     ("text", "statement"),
     [
         (r"\l", "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"),
-        (".tables", "SHOW TABLES"),
-        (r"\dt", "SHOW TABLES"),
+        (".tables", TABLES_SQL),
+        (r"\dt", TABLES_SQL),
         ('.schema my "table', 'DESCRIBE "my ""table"'),
         (r'\d "a b"', 'DESCRIBE "a b"'),
         (".schema main.Flights", 'DESCRIBE "main"."Flights"'),

@@ -3,6 +3,7 @@
 import { json, Problem, sql } from "./api";
 import { age, count, duration, h, plural, size, visible } from "./dom";
 import type { Names } from "./editor";
+import { quote, quoteRelation } from "./names";
 
 interface Dataset {
   name: string;
@@ -32,8 +33,10 @@ interface Relation {
 }
 
 const OURS = "table_schema NOT IN ('information_schema', 'pg_catalog')";
-const TABLES = `SELECT table_name, TABLE_COMMENT AS comment FROM information_schema.tables WHERE ${OURS} ORDER BY table_name`;
-const COLUMNS = `SELECT table_name, column_name, data_type, COLUMN_COMMENT AS comment FROM information_schema.columns WHERE ${OURS} ORDER BY table_name, ordinal_position LIMIT 20000`;
+// Spice.ai's default schema is `public`.
+const RELATION = "CASE WHEN table_schema IN ('main', 'public') THEN table_name ELSE table_schema || '.' || table_name END AS relation";
+const TABLES = `SELECT ${RELATION}, TABLE_COMMENT AS comment FROM information_schema.tables WHERE ${OURS} ORDER BY 1`;
+const COLUMNS = `SELECT ${RELATION}, column_name, data_type, COLUMN_COMMENT AS comment FROM information_schema.columns WHERE ${OURS} ORDER BY 1, ordinal_position LIMIT 20000`;
 const POLL_MS = 500;
 
 type Row = { [name: string]: string | null };
@@ -78,9 +81,9 @@ export class Catalog {
       const signal = AbortSignal.timeout(60_000);
       const rows = async (statement: string): Promise<Row[]> => (await sql({ text: statement, parameters: null }, "application/json", signal)).json();
       const [tables, columns] = [await rows(TABLES), await rows(COLUMNS)];
-      this.#relations = new Map(tables.map((row) => [row["table_name"]!, { description: row["comment"] || null, columns: [] }]));
+      this.#relations = new Map(tables.map((row) => [row["relation"]!, { description: row["comment"] || null, columns: [] }]));
       for (const row of columns)
-        this.#relations.get(row["table_name"]!)?.columns.push({ name: row["column_name"]!, type: row["data_type"]!, description: row["comment"] || null });
+        this.#relations.get(row["relation"]!)?.columns.push({ name: row["column_name"]!, type: row["data_type"]!, description: row["comment"] || null });
       this.#message.textContent = this.#relations.size || this.#datasets.length ? "" : "This key cannot read any dataset.";
       this.actions.named(Object.fromEntries([...this.#relations].map(([name, { columns }]) => [name, columns])));
     } catch (error) {
@@ -100,7 +103,7 @@ export class Catalog {
   #item(name: string): HTMLElement {
     const dataset = this.#datasets.find((each) => each.name === name);
     const relation = this.#relations.get(name);
-    const quoted = quote(name);
+    const quoted = quoteRelation(name);
     const facts = dataset
       ? [
           dataset.status,
@@ -164,11 +167,4 @@ export class Catalog {
     }
     button.disabled = false;
   }
-}
-
-/** Quote a name if SQL requires it. */
-export function quote(name: string): string {
-  return /^[a-z_][a-z0-9_]*$/.test(name) && !/^(all|and|any|as|asc|by|case|cast|desc|from|group|in|into|is|join|limit|not|null|on|or|order|select|table|then|to|union|using|when|where|with|user|end|else|column|check|default|distinct)$/.test(name)
-    ? name
-    : `"${name.replaceAll('"', '""')}"`;
 }

@@ -2,13 +2,14 @@
 
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
-import { PostgreSQL, SQLDialect, sql } from "@codemirror/lang-sql";
+import { PostgreSQL, SQLDialect, type SQLNamespace, sql } from "@codemirror/lang-sql";
 import { bracketMatching, syntaxHighlighting } from "@codemirror/language";
 import { type Diagnostic, setDiagnostics } from "@codemirror/lint";
 import { Compartment, EditorState, Prec } from "@codemirror/state";
 import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers, placeholder } from "@codemirror/view";
 import { classHighlighter } from "@lezer/highlight";
 import { visible } from "./dom";
+import { quote } from "./names";
 import { statementsIn } from "./splitting";
 
 export type Names = { [table: string]: { name: string; type: string }[] };
@@ -72,16 +73,19 @@ export class Editor {
 
   /** Offer these tables and their columns for completion. */
   setNames(names: Names): void {
-    const quoted = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
-    const schema = Object.fromEntries(
-      Object.entries(names).map(([table, columns]) => [
-        table.replaceAll(".", "\\."),
-        {
-          self: { label: visible(table), apply: quoted(table), type: "type", detail: "table" },
-          children: columns.map(({ name, type }) => ({ label: visible(name), apply: quoted(name), type: "property", detail: type })),
-        },
-      ]),
-    );
+    const schema: { [name: string]: SQLNamespace } = {};
+    for (const [name, columns] of Object.entries(names)) {
+      const [container, table] = name.includes(".") ? [name.slice(0, name.indexOf(".")), name.slice(name.indexOf(".") + 1)] : ["", name];
+      const namespace = {
+        self: { label: visible(table), apply: quote(table), type: "type", detail: "table" },
+        children: columns.map(({ name, type }) => ({ label: visible(name), apply: quote(name), type: "property", detail: type })),
+      };
+      if (container) {
+        const self = { label: visible(container), apply: quote(container), type: "namespace", detail: "schema" };
+        const known = schema[container] as { children: { [name: string]: SQLNamespace } } | undefined;
+        schema[container] = { self, children: { ...known?.children, [table.replaceAll(".", "\\.")]: namespace } };
+      } else schema[table] ??= namespace;
+    }
     this.#view.dispatch({ effects: this.#language.reconfigure(sql({ dialect: DUCKDB, schema })) });
   }
 

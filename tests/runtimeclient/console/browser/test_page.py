@@ -442,3 +442,29 @@ def test_a_scoped_key_sees_what_the_api_gives(opened: Opened, assets: dict[str, 
         ruled.write("SELECT amount FROM orders")
         ruled.tab.get_by_role("button", name="Run").click()
         assert "Line 1, column 8" in ruled.error()
+
+
+def test_names_with_a_schema_and_words_of_sql_are_written_as_the_runtime_reads_them(
+    opened: Opened, assets: dict[str, Asset], tmp_path: Path
+) -> None:
+    names = ["orders", "sales.orders", "hr.orders", "window"]
+    datasets = [{"from": "file:orders.parquet", "name": name} for name in names]
+    views = [{"name": "sales.few", "sql": "SELECT id AS few_id FROM sales.orders LIMIT 3"}]
+    with (
+        Server(tmp_path, changes={"datasets": datasets, "views": views}) as runtime,
+        serving(runtime.url, K1, assets) as server,
+    ):
+        page = opened(server)
+        listed = page.tab.locator("ul.datasets > li")
+
+        assert listed.locator("summary .name").all_text_contents() == [*names, "sales.few"]
+        assert [item.locator("ul.columns li").count() for item in listed.all()] == [4, 4, 4, 4, 1]
+        for item, rows in zip(listed.all(), ["1,000"] * 4 + ["3"], strict=True):
+            item.locator("summary").click()
+            item.get_by_role("button", name="Rows").click()
+            page.tab.get_by_role("button", name="Run").click()
+            assert page.summary().startswith(f"{rows} rows")
+        for typed, word in (("FROM sales.f", "few"), ("SELECT sales.few.few_", "few_id")):
+            page.write("")
+            page.tab.keyboard.type(typed)
+            page.tab.locator(".cm-tooltip-autocomplete li", has_text=word).first.wait_for()
