@@ -5,6 +5,7 @@ openpyxl reads row by row, so memory use does not depend on the size of the shee
 space as CSV, which the engine reads with the types of the cells.
 """
 
+import codecs
 import csv
 import io
 import logging
@@ -13,7 +14,7 @@ import mmap
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, time, timedelta
@@ -67,6 +68,9 @@ _ISO = re.compile(r"(?:\d{4}-\d\d-\d\d)?(?:T?(?!24)\d\d:\d\d(?::\d\d(?:\.\d{1,6}
 
 #: The numbers of date formats in Chinese, Japanese and Korean editions, which the library does not know.
 _ASIAN_DATES = frozenset([*range(27, 37), *range(50, 59)])
+
+#: The literal text in a number format: escaped, skipped, repeated or quoted.
+_LITERAL = re.compile(r'[\\_*].|"[^"]*"?', re.DOTALL)
 
 #: Excel's number for 1900-02-29, a day that never existed.
 _NO_DAY = 60
@@ -297,9 +301,17 @@ def _library(file: PinnedFile) -> Any:
     library = import_module(EXCEL.module)
     reader: Any = import_module("openpyxl.worksheet._reader")  # The library has no option for this either.
     reader.from_ISO8601, reader.from_excel = _moment, _date
+    styles, numbers = import_module("openpyxl.styles.stylesheet"), import_module("openpyxl.styles.numbers")
+    for name in ("is_date_format", "is_timedelta_format"):
+        setattr(styles, name, _without_literals(getattr(numbers, name)))
     books: Any = import_module("openpyxl.reader.excel")
     books.read_string_table = _strings
     return library
+
+
+def _without_literals(test: Callable[[str], bool]) -> Callable[[str | None], bool]:
+    """Return *test* for number formats without their literal text, in which the library misreads a semicolon."""
+    return lambda code: test(_LITERAL.sub("", code or ""))
 
 
 def _strings(xml: Any) -> list[str]:
@@ -317,8 +329,8 @@ def _strings(xml: Any) -> list[str]:
 def _date(number: float, epoch: datetime, *, timedelta: bool = False) -> Any:
     """Return the date, time or duration of a *number*. The library mishandles numbers that are not dates."""
     calendar: Any = import_module("openpyxl.utils.datetime")
-    # Excel has 1900-02-29, a day that never existed.
-    if not timedelta and epoch == calendar.WINDOWS_EPOCH and int(number) == _NO_DAY:
+    # Excel has 1900-02-29, a day that never existed, and has no day for a negative number.
+    if not timedelta and (number < 0 or (epoch == calendar.WINDOWS_EPOCH and int(number) == _NO_DAY)):
         return _NoDate(number)
     try:
         return calendar.from_excel(number, epoch, timedelta=timedelta)
@@ -382,6 +394,7 @@ def _lines(rows: Iterable[tuple[int, Sequence[Any]]], table: _Table) -> Iterator
     """Yield *rows* of *table* as CSV, in blocks."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\r\n")  # The writer quotes strings that contain either character.
+    yield codecs.BOM_UTF8  # The engine skips it. Otherwise it would skip the same character in the first cell.
     for number, row in rows:
         writer.writerow(table.texts(row, number))
         if buffer.tell() > _BLOCK_CHARACTERS:

@@ -93,6 +93,19 @@ def test_dates_of_asian_editions_are_dates(tmp_path: Path) -> None:
     assert found(tmp_path, content.getvalue()) == [(DAY, datetime.fromisoformat("2026-01-31 12:00"), 46053.5)]
 
 
+@pytest.mark.parametrize("code", ['"due; "0.0', '0.0"; d"', '0\\""d"', "0.0*s", "0.0_d", '0.0 "[h]"'])
+def test_letters_in_the_text_of_a_number_format_make_no_date(tmp_path: Path, code: str) -> None:
+    content = io.BytesIO()
+    with xlsxwriter_book(content) as book:
+        book.add_worksheet().write_column(0, 0, ["v", 5.5], book.add_format({"num_format": code}))
+
+    assert found(tmp_path, content.getvalue()) == [(5.5,)]
+
+
+def test_a_mark_that_begins_the_first_cell_is_kept(tmp_path: Path) -> None:
+    assert found(tmp_path, by_openpyxl(("v",), ("\ufeffa",), ("\ufeffb",))) == [("\ufeffa",), ("\ufeffb",)]
+
+
 def test_control_characters_of_texts_are_kept(tmp_path: Path) -> None:
     table = [("x\ry", 1), ('"\r\n,', 2), ("\a", 3)]
 
@@ -394,7 +407,7 @@ def test_days_around_one_that_never_was_are_told_apart(tmp_path: Path) -> None:
     assert found(tmp_path, dates(60, is_1904=True)) == [(date(1904, 3, 1),)]
 
 
-@pytest.mark.parametrize("number", [60, 60.25, 2_958_466, 1e300])
+@pytest.mark.parametrize("number", [60, 60.25, 2_958_466, 1e300, -1, -0.5])
 def test_a_number_without_a_day_is_refused_with_its_row(tmp_path: Path, number: float) -> None:
     assert refusal(tmp_path, dates(1, number)).startswith(
         f"'t.xlsx', row 3: the column 'v' has the date number {number:.15g}, which is not a date"
