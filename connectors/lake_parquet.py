@@ -230,7 +230,7 @@ class _File:
         starts = {".".join(path[:count]) for path in old for count in range(1, len(path) + 1)}
         self._old = [name for name in self._read if name in starts]
         self._exact = pq.ParquetFile(opened, metadata=self._metadata, buffer_size=ahead, pre_buffer=False)
-        folded = {key.lower(): key for key in found if isinstance(key, str)}
+        folded = _folded(found) if missing else {}
         for column in missing:
             if isinstance(column.key, str) and (other := folded.get(column.key.lower())):
                 raise _UnfitError(f"it has the column '{other}' where the table has '{column.key}'")
@@ -334,11 +334,18 @@ def _struct(values: pa.StructArray, column: Column, path: tuple[str, ...], ident
             index, described = found[part.key]
             child = values.field(index)
             children.append(_projected(child, part, (*path, described.name), identify))
+        elif isinstance(part.key, str) and (other := _folded(found).get(part.key.lower())):
+            raise _UnfitError(f"it has the field '{other}' of '{path[0]}' where the table has '{part.key}'")
         elif not part.is_nullable:
             raise _UnfitError(f"it lacks the field '{part.name}' of '{path[0]}', which cannot be null")
         else:
             children.append(pa.nulls(len(values), part.type))
     return pa.StructArray.from_arrays(children, fields=list(column.type), mask=values.is_null())
+
+
+def _folded(found: Iterable[Key]) -> dict[str, str]:
+    """Return the names in *found*, by lower-case name."""
+    return {key.lower(): key for key in found if isinstance(key, str)}
 
 
 def _by_key(parts: Iterable[pa.Field], path: tuple[str, ...], identify: Identify) -> dict[Key, tuple[int, pa.Field]]:

@@ -215,6 +215,14 @@ def test_a_file_that_is_not_what_the_table_says_is_refused(tmp_path: Path, rows:
     assert said in sentence
 
 
+def test_a_field_that_differs_in_case_is_refused_at_any_depth(tmp_path: Path) -> None:
+    inner = {"type": "struct", "fields": [field("x", "long")]}
+    made = HandMade(tmp_path / "t", [field("l", {"type": "array", "elementType": inner, "containsNull": True})])
+    made.commit(made.add("a.parquet", pa.table({"l": [[{"X": 5}]]})))
+
+    assert "it has the field 'X' of 'l' where the table has 'x'" in refusal(tmp_path, delta(tmp_path))
+
+
 @pytest.mark.parametrize(
     "path",
     [
