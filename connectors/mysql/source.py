@@ -179,11 +179,11 @@ class MysqlSource(Source):
             cursor.execute(statement)
 
     def _columns(self, cursor: Cursor, table: str) -> list[Column]:
-        cursor.execute(f"SHOW COLUMNS FROM {table}")
-        # The fields are name, type, three others, and properties.
+        cursor.execute(f"SHOW FULL COLUMNS FROM {table}")
+        # The fields are name, type, collation, three others, properties, and others.
         columns = [
-            column_of(str(name, "utf-8"), str(declared, "utf-8"))
-            for name, declared, _, _, _, extra in cursor.fetchall()
+            column_of(str(name, "utf-8"), str(declared, "utf-8"), str(collation or b"", "utf-8"))
+            for name, declared, collation, _, _, _, extra, *_ in cursor.fetchall()
             if b"INVISIBLE" not in extra.upper()
         ]
         if not columns:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from connectors.databases import INTEGERS, Column, Conversion, UnfitValueError
@@ -16,6 +17,16 @@ from datasources.errors import SourceError
 
 #: The maximum number of digits in the engine's decimals.
 _MAX_DIGITS = 38
+
+#: The beginnings of the collations whose characters all have a Unicode equivalent.
+_UNICODE = ("binary", "utf", "ucs2", "latin1", "gb18030")
+#: Text as UTF-8, or `_LOST` if the server would replace a character with a question mark, or with U+FFFD.
+_CHECKED = (
+    "IF(CHAR_LENGTH(REPLACE({0}, '?', '')) <> CHAR_LENGTH(REPLACE(CONVERT({0} USING utf8mb4), '?', ''))"
+    " OR INSTR(CAST(CONVERT({0} USING utf8mb4) AS BINARY), x'EFBFBD') > 0,"
+    " x'FF', CAST(CONVERT({0} USING utf8mb4) AS BINARY))"
+)
+_LOST = b"\xff"  # not UTF-8
 
 #: The beginning of a type in `SHOW COLUMNS`, such as `decimal(10,2)` and `int(10) unsigned`.
 _TYPE = re.compile(r"(\w*)(?:\((\d+)(?:,(\d+))?\))?( unsigned)?")
@@ -30,6 +41,7 @@ _NO_DATE = (
     "that has CAST({0} AS CHAR)"
 )
 _NO_TIME = "a time below 00:00:00 or above 23:59:59: read a view that has CAST({0} AS CHAR) or TIME_TO_SEC({0})"
+_NO_CHARACTER = "a character that the server cannot convert to Unicode: read a view that has CAST({0} AS BINARY)"
 _NO_TYPE = "the type {1}, which the engine does not support: omit it in refresh_sql, or read a view that has {2}"
 
 _EXACT = INTEGERS | {"decimal"}
@@ -49,14 +61,16 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def column_of(name: str, declared: str) -> Column:
-    """Return how the column *name* is read. *declared* is its type in `SHOW COLUMNS`."""
+def column_of(name: str, declared: str, collation: str = "") -> Column:
+    """Return how the column *name* is read. *declared* and *collation* are its type and collation in `SHOW COLUMNS`."""
     match = _TYPE.match(declared.lower())
     base, precision, scale, unsigned = match.groups("") if match else ("",) * 4
     if base == "decimal" and int(precision) <= _MAX_DIGITS:
         reading = _parsed(pa.decimal128(int(precision), int(scale)), compared=_EXACT)
     else:
         reading = _READINGS.get(base + unsigned) or _READINGS.get(base) or _refused(base)
+    if reading is _TEXT and collation and not collation.startswith(_UNICODE):
+        reading = _Reading(expression=_CHECKED, convert=_checked)
     return Column(
         name=name,
         expression=reading.expression.format(quoted(name)),
@@ -68,6 +82,15 @@ def column_of(name: str, declared: str) -> Column:
 
 def _text(array: pa.Array) -> pa.Array:
     return array.view(pa.string())
+
+
+def _checked(name: str) -> Conversion:
+    def convert(array: pa.Array) -> pa.Array:
+        if (index := pc.index(array, _LOST).as_py()) >= 0:
+            raise UnfitValueError(name, index, _NO_CHARACTER.format(name))
+        return _text(array)
+
+    return convert
 
 
 def _parsed(
@@ -119,10 +142,12 @@ def _refused(base: str) -> _Reading:
     return _Reading(convert=by_name)
 
 
+_TEXT = _Reading()
+
 _READINGS = {
-    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), _Reading()),
+    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"), _TEXT),
     # A decimal with more digits than the engine supports is text.
-    **dict.fromkeys(("enum", "set", "inet4", "inet6", "decimal"), _Reading()),
+    **dict.fromkeys(("inet4", "inet6", "decimal"), _Reading()),
     "json": _Reading(engine_type="JSON"),
     "uuid": _Reading(engine_type="UUID"),
     **dict.fromkeys(

@@ -87,6 +87,8 @@ TYPES = [
     ("char(3) character set utf8mb4", "VARCHAR", {"'é€😀'": "é€😀"}),
     ("varchar(9) character set latin1", "VARCHAR", {"'é€'": "é€", "''": "", "'a  '": "a  "}),
     ("varchar(9) character set utf16", "VARCHAR", {"'😀'": "😀"}),
+    ("varchar(9) character set cp1251", "VARCHAR", {"'Ж? '": "Ж? ", "''": "", "'??'": "??"}),
+    ("enum('日','?') character set sjis", "VARCHAR", {"'日'": "日", "'?'": "?"}),
     ("varchar(9) collate utf8mb4_bin", "VARCHAR", {"'é''\"\\\\'": "é'\"\\"}),
     ("text", "VARCHAR", {"'%s $1 {0}'": "%s $1 {0}"}),
     ("longtext", "VARCHAR", {"REPEAT('x', 9)": "xxxxxxxxx"}),
@@ -150,6 +152,9 @@ REFUSED = [
     ("time", "'24:00:00'", "Row 1 of the column 'v' has a time below 00:00:00 or above 23:59:59: read a view "),
     ("time(3)", "'-00:00:00.5'", "TIME_TO_SEC(v)."),
     ("time", "'838:59:59'", "Row 1 of the column 'v' has a time"),
+    ("varchar(9) character set cp1251", "x'6198'", "Row 1 of the column 'v' has a character that the server cannot"),
+    ("text character set tis620", "x'61DB'", "cannot convert to Unicode: read a view that has CAST(v AS BINARY)."),
+    ("char(3) character set sjis", "x'F9F9'", "cannot convert to Unicode"),
     (
         "point",
         "POINT(1, 2)",
