@@ -18,6 +18,11 @@ from datasources.sql import identifier, literal
 #: The kinds of integers. Doubles represent the small ones exactly.
 INTEGERS = frozenset({"small integer", "integer"})
 
+_LISTS = (
+    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    *(pa.types.is_list_view, pa.types.is_large_list_view),
+)
+
 #: Converts a driver's array into an array that the engine reads.
 Conversion = Callable[[pa.Array], pa.Array]
 
@@ -170,6 +175,7 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
         changed = (
             ("an interval with sub-microsecond digits", _would_be_cut),
             ("a time below 0 or above 24 hours", _is_beyond_day),
+            ("a date after the year 5881580", _is_beyond_dates),
         )
         for what, is_changed in changed:
             if any(map(is_changed, parts_of(column))):
@@ -191,7 +197,7 @@ def parts_of(array: pa.Array) -> Iterator[pa.Array]:
     elif pa.types.is_map(kind):
         yield from parts_of(array.keys)
         yield from parts_of(array.items)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    elif any(is_list(kind) for is_list in _LISTS):
         yield from parts_of(array.flatten())
     elif pa.types.is_dictionary(kind):
         yield from parts_of(array.dictionary)
@@ -226,6 +232,14 @@ def _is_beyond_day(array: pa.Array) -> bool:
     day = 24 * 60 * 60 * (10**6 if array.type.unit == "us" else 10**9)
     numbers = array.view(pa.int64())
     return bool(pc.any(pc.or_(pc.less(numbers, 0), pc.greater(numbers, day))).as_py())
+
+
+def _is_beyond_dates(array: pa.Array) -> bool:
+    """Return whether *array* has dates in milliseconds whose days do not fit 32 bits, of which the engine drops some."""
+    if not pa.types.is_date64(array.type):
+        return False
+    days = pc.abs(pc.divide(array.view(pa.int64()), 24 * 60 * 60 * 1000))
+    return bool(pc.any(pc.greater(days, 2**31 - 1)).as_py())
 
 
 def viewed(array: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> pa.Array:

@@ -408,6 +408,8 @@ def test_values_that_only_other_servers_send_arrive_as_they_are(
         pa.array([1000, None, 1001], pa.duration("ns")),
         pa.array([(1, 2, 3000), None, (0, 0, -1)], pa.month_day_nano_interval()),
         pa.array([[], None, [-1]], pa.list_(pa.duration("ns"))),
+        pa.array([[], None, [-1]], pa.list_view(pa.duration("ns"))),
+        pa.array([[], None, [-1]], pa.large_list_view(pa.duration("ns"))),
         pa.array([{"a": 1}], pa.struct([("a", pa.duration("ns"))])),
         pa.array([[("k", 1)]], pa.map_(pa.string(), pa.duration("ns"))),
         pa.array([1000, None, 1001], pa.duration("ns")).dictionary_encode(),
@@ -428,6 +430,15 @@ def test_a_time_outside_a_day_is_an_error(tmp_path: Path, plain: Plain, number: 
     plain.rows = pa.table({"n": pa.array([None, 0, number], pa.int64()).view(pa.time64("us"))})
 
     assert "'n' has a value that the engine cannot represent exactly: a time below 0 or" in refusal(
+        tmp_path, declare_plain(plain)
+    )
+
+
+@pytest.mark.parametrize("days", [2**31, -(2**31), 10**10])
+def test_a_date_beyond_those_of_the_engine_is_an_error(tmp_path: Path, plain: Plain, days: int) -> None:
+    plain.rows = pa.table({"n": pa.array([None, 0, days * 86_400_000], pa.int64()).view(pa.date64())})
+
+    assert "'n' has a value that the engine cannot represent exactly: a date after" in refusal(
         tmp_path, declare_plain(plain)
     )
 
