@@ -54,7 +54,8 @@ def kept(dataset: DatasetConfig, column: Column, age_s: float, now: float) -> st
     if per_second is not None:
         limit = str(int(oldest.timestamp() * per_second))
     elif column.type.startswith(("TIMESTAMP WITH", "TIMESTAMPTZ")):
-        limit = f"{literal(oldest.isoformat())}::TIMESTAMPTZ"
+        # The engine compares TIMESTAMPTZ_NS with no other type.
+        limit = f"{literal(oldest.isoformat())}::{column.type}"
     else:
         limit = f"{literal(oldest.replace(tzinfo=None).isoformat())}::TIMESTAMP"
     return f"{identifier(column.name)} >= {limit}"

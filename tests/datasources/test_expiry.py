@@ -68,6 +68,7 @@ def test_a_load_leaves_out_old_rows_and_those_without_a_time(tmp_path: Path, set
         ("t::DATE", "date"),
         ("t::TIMESTAMP_NS", None),
         ("t AT TIME ZONE 'UTC'", "timestamptz"),
+        ("(t AT TIME ZONE 'UTC')::TIMESTAMPTZ_NS", None),
         ("epoch(t)", "unix_seconds"),
         ("epoch_ms(t)", "unix_millis"),
         ("epoch_ms(t)::DECIMAL(20,2)", "unix_millis"),
