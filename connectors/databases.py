@@ -235,7 +235,7 @@ def _is_beyond_day(array: pa.Array) -> bool:
 
 
 def _is_beyond_dates(array: pa.Array) -> bool:
-    """Return whether *array* has dates in milliseconds whose days do not fit 32 bits, of which the engine drops some."""
+    """Return whether *array* has dates in milliseconds whose days do not fit 32 bits, which the engine truncates."""
     if not pa.types.is_date64(array.type):
         return False
     days = pc.abs(pc.divide(array.view(pa.int64()), 24 * 60 * 60 * 1000))

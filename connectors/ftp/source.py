@@ -25,6 +25,9 @@ _BLOCK_BYTES = 256 * 1024
 #: Binary mode for files. The client turns it off for each list, which is text.
 _AS_BYTES = "TYPE I"
 
+#: The beginnings of the type of a symbolic link in lists (RFC 3659, 7.5.1.5).
+_LINKS = ("os.unix=slink", "os.unix=symlink")
+
 #: Replies for paths that are missing, not accessible (RFC 959, 4.2), or not a directory (RFC 3659, 7.2.1).
 _NOT_THERE = ("450", "501", "550")
 
@@ -130,12 +133,13 @@ class FtpServer(FileServer[FtpParams]):
                 return self._facts(path) if self._has_mlsd else self._names(path)
             except (ftplib.error_perm, ftplib.error_temp) as error:
                 if str(error).startswith(_NOT_THERE):
+                    self._client.voidcmd(_AS_BYTES)
                     return ()
                 raise
 
     def _facts(self, path: str) -> list[Entry]:
         """Return the entries, using MLSD (RFC 3659, 7)."""
-        found = []
+        found, links = [], []
         for name, facts in self._client.mlsd(path):
             kind = facts.get("type", "").lower()
             if kind == "dir":
@@ -143,8 +147,12 @@ class FtpServer(FileServer[FtpParams]):
             elif kind == "file":
                 modified_s = _time_of(facts["modify"]) if "modify" in facts else None
                 found.append(Entry(name, int(facts["size"]), modified_s))
+            elif kind.startswith(_LINKS):
+                links.append(name)
         self._client.voidcmd(_AS_BYTES)
-        return found
+        # A link to a directory has no size.
+        targets = (self._entry(f"{path.rstrip('/')}/{name}") for name in links)
+        return [*found, *(target for target in targets if target is not None)]
 
     def _names(self, path: str) -> list[Entry]:
         """Return the entries, using NLST, which returns only names, with or without their directory."""

@@ -1,5 +1,6 @@
 """`ftp:` sources, read from pyftpdlib, and `sftp:` sources, read from OpenSSH."""
 
+import errno
 import gzip
 import os
 import socket
@@ -213,6 +214,36 @@ def test_a_server_that_lists_only_names_is_read(tmp_path: Path) -> None:
         (old.root / "d" / "e" / "b.csv").write_bytes(CSV)
 
         assert loads.loaded(tmp_path, "ftp://localhost/d/", **old.params) == ROWS * 2
+
+
+@pytest.mark.parametrize("settings", [{"proto_cmds": OLD_COMMANDS}, {}])
+def test_a_refused_list_does_not_change_how_files_are_sent(tmp_path: Path, settings: dict[str, Any]) -> None:
+    class Refusing(AbstractedFS):  # type: ignore[misc] # pyftpdlib has no types
+        def listdir(self, path: str) -> Any:
+            if path.endswith("z-empty"):
+                raise OSError(errno.ENOENT, "No files found")
+            return super().listdir(path)
+
+    with ftp_server(tmp_path, abstracted_fs=Refusing, **settings) as server:
+        (server.root / "z-empty").mkdir()
+        (server.root / "a.csv").write_bytes(CSV)
+
+        assert loads.loaded(tmp_path, "ftp://localhost/", **server.params) == ROWS
+
+
+def test_links_to_files_are_read_if_the_server_calls_them_links(ftp: FtpFiles, tmp_path: Path) -> None:
+    class WithLinks(AbstractedFS):  # type: ignore[misc] # pyftpdlib has no types
+        def format_mlsx(self, *_: Any, **__: Any) -> Iterator[bytes]:
+            yield b"type=file;size=8;modify=20260101000000; a.csv\r\n"
+            yield b"type=OS.unix=slink:/a.csv;modify=20260101000000; b.csv\r\n"
+            yield b"type=OS.unix=symlink; d\r\n"
+
+    (ftp.root / "a.csv").write_bytes(CSV)
+    (ftp.root / "b.csv").symlink_to(ftp.root / "a.csv")
+    (ftp.root / "d").mkdir()
+    ftp.handler.abstracted_fs = WithLinks
+
+    assert loads.loaded(tmp_path, "ftp://localhost/", **ftp.params) == ROWS * 2
 
 
 def test_refusals_of_a_server(ftp: FtpFiles, tmp_path: Path) -> None:
