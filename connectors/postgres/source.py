@@ -54,9 +54,9 @@ _SPARE_MS = 1000
 # The OIDs of built-in types, the same in every server: src/include/catalog/pg_type.dat of PostgreSQL.
 _DATE, _TIMESTAMP, _TIMESTAMPTZ, _INTERVAL, _NUMERIC, _OID = 1082, 1114, 1184, 1186, 1700, 26
 _INTEGERS = frozenset({20, 21, 23})
-_REAL, _DOUBLE = 700, 701
+_REAL, _DOUBLE, _CHAR_N = 700, 701, 1042
 #: bool, bytea, bigint, smallint, integer, text, json, real, double, char(n), varchar, time, uuid, jsonb
-_AS_THEY_ARE = frozenset({16, 17, 25, 114, _REAL, _DOUBLE, 1042, 1043, 1083, 2950, 3802}) | _INTEGERS
+_AS_THEY_ARE = frozenset({16, 17, 25, 114, _REAL, _DOUBLE, _CHAR_N, 1043, 1083, 2950, 3802}) | _INTEGERS
 
 #: Tables, views, materialized views, foreign and partitioned tables, as in pg_class.relkind.
 _TABLE_KINDS = frozenset("rvmfp")
@@ -80,9 +80,14 @@ WITH RECURSIVE resolved (number, name, type, modifier) AS (
   UNION ALL
   SELECT r.number, r.name, t.typbasetype, CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE r.modifier END
   FROM resolved r JOIN pg_catalog.pg_type t ON t.oid = r.type WHERE t.typtype = 'd'
+), padded (type) AS (
+  SELECT {char_n}::oid
+  UNION ALL
+  SELECT t.oid FROM padded p JOIN pg_catalog.pg_type t ON t.typbasetype = p.type WHERE t.typtype = 'd'
 )
 SELECT r.name::text, r.type::bigint, r.modifier,
-       CASE WHEN t.typcategory = 'A' AND t.typlen = -1 THEN t.typelem::bigint END
+       CASE WHEN t.typcategory = 'A' AND t.typlen = -1
+            THEN CASE WHEN t.typelem IN (SELECT type FROM padded) THEN {char_n} ELSE t.typelem::bigint END END
 FROM resolved r JOIN pg_catalog.pg_type t ON t.oid = r.type WHERE t.typtype <> 'd' ORDER BY r.number
 """
 
@@ -146,7 +151,7 @@ class PostgresSource(Source):
         ):
             self._begin(cursor, load)
             oid, table = self._table(cursor)
-            cursor.execute(_COLUMNS.format(oid=oid))
+            cursor.execute(_COLUMNS.format(oid=oid, char_n=_CHAR_N))
             rows = cursor.fetchall()
             if not rows:
                 raise SourceError(f"{self._shown} has no columns.")
@@ -326,6 +331,9 @@ def _array_column(name: str, element: int, modifier: int) -> Column:
     # array replaces multidimensional arrays.
     quoted = identifier(name)
     array, wrong = f"{quoted}[:]", "'[2:2]={NULL}'"
+    if element == _CHAR_N:
+        # The elements may have a domain, whose cast to text would remove trailing spaces.
+        array = f"{array}::bpchar[]"
     engine_type = None
     if element not in _AS_THEY_ARE:
         # Each element is cast on its own: the text of an array separates boxes, and types of extensions, by other

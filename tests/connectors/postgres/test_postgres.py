@@ -141,6 +141,8 @@ TYPES = [
     ("box[]", "VARCHAR[]", {"'{(1,1),(0,0);NULL}'": "['(1,1),(0,0)', NULL]"}),
     ("inet[]", "VARCHAR[]", {"'{10.0.0.1,NULL}'": "[10.0.0.1/32, NULL]"}),
     ("text[]", "VARCHAR[]", {"'{a,NULL,\"\"}'": "[a, NULL, '']"}),
+    ("char(3)[]", "VARCHAR[]", {"'{a,NULL}'": "['a  ', NULL]"}),
+    ("code[]", "VARCHAR[]", {"'{a,NULL}'": "['a  ', NULL]"}),
     ("numeric(5,2)[]", "DECIMAL(5,2)[]", {"'{1.5,null}'": "[1.50, NULL]"}),
     ("numeric[]", "VARCHAR[]", {"'{1.5,NaN}'": "[1.5, NaN]"}),
     ("date[]", "DATE[]", {"'{2024-01-01,infinity,0044-03-15 BC}'": "[2024-01-01, infinity, '0044-03-15 (BC)']"}),
@@ -180,6 +182,8 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, table: Table) ->
         "CREATE TYPE point_of AS (x int, y text)",
         "CREATE DOMAIN base AS numeric(10,2)",
         "CREATE DOMAIN price AS base",
+        "CREATE DOMAIN three AS char(3)",
+        "CREATE DOMAIN code AS three",
         f"CREATE TABLE t ({columns})",
         *(f"INSERT INTO t VALUES ({', '.join(row)})" for row in zip(*given, strict=True)),
     )
