@@ -9,6 +9,8 @@ with its table must be a column of this table: `grants.tenant` could otherwise b
 A name in a subquery also means the column of an inner table once that table has gained it: the outer column
 `orders.tenant` then is a field of a column `orders` in `grants`. So no inner table may have a column with the name of
 an outer table. Likewise, `x.name` and `x.lower()` mean a column `x` instead of the parameter `x` of a lambda.
+
+A star takes columns by position: `tenant IN (FROM grants)` reads whatever is the only column of `grants`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -249,8 +251,11 @@ def _column(names: list[str], seen: Mapping[str, str]) -> OwnColumn | None:
 
 
 def _check_forms(tree: Mapping[str, Any]) -> None:
-    """Refuse positions and natural joins."""
+    """Refuse positions, stars and natural joins."""
+    harmless = {id(star) for one in nodes_of(tree) for star in _read_by_name(one)}
     for one in nodes_of(tree):
+        if one.get("class") == "STAR" and id(one) not in harmless:
+            raise StatementNotAllowedError("write the names of the columns instead of * or a query without SELECT.")
         if one.get("class") == "POSITIONAL_REFERENCE":
             raise StatementNotAllowedError("write the name of a column instead of its position.")
         if one.get("ref_type") == "NATURAL":
@@ -262,6 +267,18 @@ def _check_forms(tree: Mapping[str, Any]) -> None:
             if not any(inner.get("type") == "BASE_TABLE" for inner in renamed):
                 continue
             raise StatementNotAllowedError("write the names of columns instead of new ones by position, as in t(a, b).")
+
+
+def _read_by_name(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the stars of a query in *node* whose columns nobody reads, or only by name: of EXISTS, FROM and WITH."""
+    query = node.get("query_node", {})
+    if node.get("subquery_type") == "EXISTS" or (node.get("type") == "SUBQUERY" and "class" not in node):
+        query = node["subquery"]["node"]
+    if node.get("from_table", _NO_TABLE)["type"] == "EXPRESSION_LIST":  # The columns of VALUES do not change.
+        query = node
+    is_distinct = any(one["type"] == "DISTINCT_MODIFIER" for one in query.get("modifiers", ()))
+    if query.get("aggregate_handling") == "STANDARD_HANDLING" and not is_distinct:
+        yield from (one for one in query["select_list"] if one.get("class") == "STAR" and not one.get("columns"))
 
 
 def _path(table: Mapping[str, Any]) -> list[str]:

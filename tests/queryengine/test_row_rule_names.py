@@ -42,6 +42,19 @@ REFUSED = (
     "tenant IN (WITH g(a, b, c) AS (FROM grants) SELECT g.b FROM g)",
     "list_contains(list_transform([g], lambda orders: orders.tenant), 'acme')",
     "tenant IN (SELECT list_filter(['acme'], lambda a: a.len() > 0)[1] FROM active AS a)",
+    "tenant NOT IN (FROM active)",
+    "(1, tenant) IN (SELECT a.* FROM active AS a)",
+    "tenant = ANY(SELECT * EXCLUDE (level) FROM active)",
+    "tenant IN (TABLE active)",
+    "tenant IN (SELECT COLUMNS('tenant') FROM active)",
+    "tenant IN (SELECT max(COLUMNS(*)) FROM active)",
+    "concat(*COLUMNS(c -> c LIKE 'ten%')) = 'acme'",
+    "tenant IN (SELECT tenant FROM grants UNION ALL FROM active)",
+    "tenant IN (WITH b AS (FROM active) FROM b)",
+    "tenant IN (SELECT q.tenant FROM (SELECT tenant FROM grants UNION FROM active) AS q)",
+    "EXISTS (SELECT DISTINCT * FROM active OFFSET 1)",
+    "EXISTS (SELECT *, count(*) FROM active GROUP BY ALL HAVING count(*) > 1)",
+    "tenant IN (SELECT tenant FROM active ORDER BY ALL LIMIT 1)",
 )
 #: Filters that do not fit the data after one of their columns has disappeared.
 FITTING = (
