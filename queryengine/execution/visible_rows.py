@@ -109,9 +109,9 @@ def _check_types(rule: GatedRule, definitions: Definitions) -> None:
     In `grade > '5'`, a column of numbers would be compared by number, which shows rows that the text left out.
     """
     for relation in sorted(rule.relations):
-        names = rule.uncast | {"*"} if rule.uncast and definitions.is_view(relation) else rule.uncast
+        is_any = bool(rule.uncast) and definitions.is_view(relation)
         for name, first, present in definitions.retyped(relation):
-            if not names.isdisjoint({name, "*"}) and not {first, present} <= _INTEGERS:
+            if (is_any or name in rule.uncast) and not {first, present} <= _INTEGERS:
                 raise UnfitRuleError(
                     f"the type of {name} has changed from {first:.80} to {present:.80}: cast it to the type that is "
                     f"meant, as in CAST({name} AS {first:.80})"

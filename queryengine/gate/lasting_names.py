@@ -3,7 +3,7 @@ Checks that names in the parse tree of a rule keep their meaning when the column
 
 In SQL, a name in a subquery means the column of an outer table once its own table has lost it: in `tenant IN (SELECT
 tenant FROM grants)`, the inner name then means the outer column, and the condition is true for every row. So in a rule,
-a name without its table must be a column of the innermost query's tables, or the rule does not fit the data. A name
+a name without its table must be a column of the innermost query's only table, or the rule does not fit the data. A name
 with its table must be a column of this table: `grants.tenant` could otherwise be a field of an outer column `grants`.
 
 A name in a subquery also means the column of an inner table once that table has gained it: the outer column
@@ -49,7 +49,7 @@ class Names(Struct, frozen=True):
     Attributes:
         own: Names that must be columns of a table.
         foreign: Names that must not be columns of these datasets.
-        uncast: The parts of all names of columns that do not stand alone in a CAST; `*` for those that a star means.
+        uncast: The parts of all names of columns that do not stand alone in a CAST.
     """
 
     own: frozenset[OwnColumn] = frozenset()
@@ -98,8 +98,6 @@ def _uncast(tree: Mapping[str, Any]) -> frozenset[str]:
             pending.extend(node)
         elif isinstance(node, dict):
             found.update(map(lower, [*column_name(node), *node.get("using_columns", ())]))
-            if node.get("class") == "STAR":
-                found.add("*")
             is_cast = node.get("class") == "CAST" and column_name(node["child"])
             pending.extend(one for key, one in node.items() if not (is_cast and key == "child"))
     return frozenset(found)
@@ -150,7 +148,7 @@ class _Names:
         elif names[0] in _TIMES:
             self.foreign.add((self._all, names[0], False))
         elif own is not None or names[0] in _FUNCTIONS:
-            if not own:
+            if own is None or len(own) != 1:
                 raise StatementNotAllowedError(
                     f"write '{written[0]}' with its dataset, as in orders.id: if this column disappeared, the name "
                     "alone would mean something else."
@@ -258,6 +256,8 @@ def _check_forms(tree: Mapping[str, Any]) -> None:
             raise StatementNotAllowedError("write the names of the columns instead of * or a query without SELECT.")
         if one.get("class") == "POSITIONAL_REFERENCE":
             raise StatementNotAllowedError("write the name of a column instead of its position.")
+        if not all(_has_using(one["left"], lower(column)) for column in one.get("using_columns", ())):
+            raise StatementNotAllowedError("write ON with the tables of columns instead of USING after another join.")
         if one.get("ref_type") == "NATURAL":
             raise StatementNotAllowedError("NATURAL JOIN is not allowed: list the columns with USING (...).")
         if one.get("aliases") or one.get("column_name_alias"):
@@ -270,15 +270,26 @@ def _check_forms(tree: Mapping[str, Any]) -> None:
 
 
 def _read_by_name(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the stars of a query in *node* whose columns nobody reads, or only by name: of EXISTS, FROM and WITH."""
-    query = node.get("query_node", {})
-    if node.get("subquery_type") == "EXISTS" or (node.get("type") == "SUBQUERY" and "class" not in node):
+    """
+    Yield the stars of a query in *node* whose columns nobody reads, as in EXISTS, or only by name, as in FROM and WITH.
+
+    If tables are joined there, another one's column could take the place of one that has disappeared.
+    """
+    is_table = node.get("type") == "SUBQUERY" and "class" not in node
+    if node.get("subquery_type") == "EXISTS" or is_table:
         query = node["subquery"]["node"]
-    if node.get("from_table", _NO_TABLE)["type"] == "EXPRESSION_LIST":  # The columns of VALUES do not change.
-        query = node
-    is_distinct = any(one["type"] == "DISTINCT_MODIFIER" for one in query.get("modifiers", ()))
-    if query.get("aggregate_handling") == "STANDARD_HANDLING" and not is_distinct:
-        yield from (one for one in query["select_list"] if one.get("class") == "STAR" and not one.get("columns"))
+    else:  # The columns of VALUES do not change.
+        query = node if node.get("from_table", _NO_TABLE)["type"] == "EXPRESSION_LIST" else node.get("query_node", {})
+    selected, is_joined = query.get("select_list", ()), query.get("from_table", _NO_TABLE)["type"] == "JOIN"
+    if query.get("aggregate_handling") != "STANDARD_HANDLING" or (node.get("subquery_type") != "EXISTS" and is_joined):
+        return
+    if len(selected) == 1 and not any(one["type"] == "DISTINCT_MODIFIER" for one in query.get("modifiers", ())):
+        yield from (one for one in selected if one.get("class") == "STAR" and not one.get("columns"))
+
+
+def _has_using(table: Mapping[str, Any], column: str) -> bool:
+    """Return whether *column* can only be that of one side of *table*, or of both."""
+    return table["type"] != "JOIN" or column in map(lower, table.get("using_columns", ()))
 
 
 def _path(table: Mapping[str, Any]) -> list[str]:

@@ -384,6 +384,7 @@ REFUSED = (
     "EXISTS (FROM grants AS g WHERE g.level IN (SELECT b.id FROM barred AS b WHERE level = b.id))",
     "tenant IN (SELECT orders.tenant FROM grants AS orders)",
     "tenant IN (SELECT g.tenant FROM grants AS g NATURAL JOIN barred)",
+    "tenant IN (SELECT g.tenant FROM grants AS g JOIN barred AS b ON g.level = 1 AND level < 2)",
     "#2 = 'acme'",
     "user <> 'acme'",
 )
@@ -392,7 +393,6 @@ FITTING = (
     "tenant IN (SELECT tenant FROM grants EXCEPT SELECT Tenant FROM main.barred)",
     "tenant IN (SELECT list_transform([1], lambda x: if(x = 1, tenant, ''))[1] FROM main.grants)",
     "EXISTS (FROM grants WHERE grants.level = 1 AND tenant = orders.tenant)",
-    "tenant IN (SELECT g.tenant FROM grants AS g JOIN barred AS b ON g.level = 1 AND level < 2)",
     "tenant IN (WITH t AS (SELECT tenant FROM grants) SELECT t.tenant FROM t)",
     "tenant = ANY([tenant]) AND tenant IN (FROM orders o JOIN grants USING (tenant) SELECT o.tenant)",
 )
