@@ -98,7 +98,8 @@ def _uncast(tree: Mapping[str, Any]) -> frozenset[str]:
             pending.extend(node)
         elif isinstance(node, dict):
             found.update(map(lower, [*column_name(node), *node.get("using_columns", ())]))
-            is_cast = node.get("class") == "CAST" and column_name(node["child"])
+            # A method of a column, as in CAST(x.greatest(y) AS DATE), runs before the cast.
+            is_cast = node.get("class") == "CAST" and node["child"].get("class") == "COLUMN_REF"
             pending.extend(one for key, one in node.items() if not (is_cast and key == "child"))
     return frozenset(found)
 
