@@ -257,8 +257,9 @@ def _check_forms(tree: Mapping[str, Any]) -> None:
             raise StatementNotAllowedError("write the names of the columns instead of * or a query without SELECT.")
         if one.get("class") == "POSITIONAL_REFERENCE":
             raise StatementNotAllowedError("write the name of a column instead of its position.")
-        if not all(_has_using(one["left"], lower(column)) for column in one.get("using_columns", ())):
-            raise StatementNotAllowedError("write ON with the tables of columns instead of USING after another join.")
+        using = {lower(column) for column in one.get("using_columns", ())}
+        if not all(_has_using(one[side], column) for column in using for side in ("left", "right")):
+            raise StatementNotAllowedError("write ON with the tables of columns instead of USING beside another join.")
         if one.get("ref_type") == "NATURAL":
             raise StatementNotAllowedError("NATURAL JOIN is not allowed: list the columns with USING (...).")
         if one.get("aliases") or one.get("column_name_alias"):
@@ -285,7 +286,10 @@ def _read_by_name(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if query.get("aggregate_handling") != "STANDARD_HANDLING" or (node.get("subquery_type") != "EXISTS" and is_joined):
         return
     if len(selected) == 1 and not any(one["type"] == "DISTINCT_MODIFIER" for one in query.get("modifiers", ())):
-        yield from (one for one in selected if one.get("class") == "STAR" and not one.get("columns"))
+        # A column that is renamed stands behind that of its new name.
+        yield from (
+            one for one in selected if one.get("class") == "STAR" and not one.keys() & {"columns", "rename_list"}
+        )
 
 
 def _has_using(table: Mapping[str, Any], column: str) -> bool:

@@ -50,6 +50,8 @@ REFUSED = (
     "tenant IN (WITH q AS (FROM grants AS g, active AS t) SELECT q.tenant FROM q)",
     "NOT EXISTS (FROM (FROM grants UNION ALL BY NAME FROM active) AS q WHERE q.tenant = orders.tenant)",
     "tenant IN (SELECT a.tenant FROM active AS a JOIN grants AS g ON g.level = 1 JOIN active AS b USING (tenant))",
+    "tenant IN (SELECT a.tenant FROM active AS a JOIN (active AS b JOIN grants AS g ON g.level = 1) USING (tenant))",
+    "tenant IN (SELECT q.tenant FROM (SELECT * RENAME (kind AS tenant) FROM grants) AS q)",
     "tenant NOT IN (FROM active)",
     "(1, tenant) IN (SELECT a.* FROM active AS a)",
     "tenant = ANY(SELECT * EXCLUDE (level) FROM active)",
