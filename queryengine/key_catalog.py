@@ -16,8 +16,8 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     A rule whose SQL was admitted by the gate. If `error` is set, the SQL was refused and the dataset is unavailable.
 
     `relations` are the datasets and views that the rule reads, including its own dataset. A rule that is not
-    `deterministic` also depends on the time. `macros` are the macros that the rule calls. `own_columns`,
-    `foreign_names` and `uncast` are from `lasting_names.Names`. If `has_subquery`, a filter or mask contains a query.
+    `deterministic` also depends on the time. `macros` are the macros that the rule calls. `columns`, `others`
+    and `uncast` are from `lasting_names.Names`. If `has_subquery`, a filter or mask contains a query.
     """
 
     rule: DatasetRule
@@ -26,8 +26,8 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     relations: frozenset[str] = frozenset()
     macros: frozenset[str] = frozenset()
     deterministic: bool = False
-    own_columns: frozenset[tuple[tuple[str, ...], str]] = frozenset()
-    foreign_names: frozenset[tuple[tuple[str, ...], str, bool]] = frozenset()
+    columns: frozenset[tuple[str, ...]] = frozenset()
+    others: frozenset[tuple[str, bool]] = frozenset()
     uncast: frozenset[str] = frozenset()
     has_subquery: bool = False
     error: str = ""

@@ -49,8 +49,8 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
         relations=frozenset({rule.dataset}).union(*(one.relations for one in statements)),
         macros=frozenset[str]().union(*(one.macros for one in statements)),
         deterministic=all(one.deterministic for one in statements),
-        own_columns=frozenset().union(*(names.own for *_, names in (*found, *masks))),
-        foreign_names=frozenset().union(*(names.foreign for *_, names in (*found, *masks))),
+        columns=frozenset().union(*(names.columns for *_, names in (*found, *masks))),
+        others=frozenset().union(*(names.others for *_, names in (*found, *masks))),
         uncast=frozenset().union(*(names.uncast for *_, names in (*found, *masks))),
         has_subquery=any(has_query_word(scan(sql)) for sql, *_ in (*found, *masks)),
     )

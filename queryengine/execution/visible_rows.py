@@ -1,21 +1,19 @@
 """The SQL of the rows, columns and values that a rule of a key makes visible, checked against the dataset it is for."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import duckdb
 
 from queryengine.execution.definitions import Definitions
+from queryengine.execution.lasting_rules import doubt
 from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified, quoted, split_relation
 
 #: An ENUM in a type name, or the quoted name of a field.
 _ENUM: Final = re.compile(r"""ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)|("(?:[^"]|"")*")""")
-
-#: How the names of types begin whose values have fields.
-_WITH_FIELDS: Final = ("STRUCT", "UNION", "VARIANT", "MAP", "JSON")
 
 
 class UnfitRuleError(Exception):
@@ -50,7 +48,6 @@ def rows_of(
     name = rule.rule.dataset
     alias = quoted(split_relation(name)[1])
     cursor.execute("USE runtime")
-    _check_names(cursor, rule)
     _check_types(rule, definitions)
     types = columns_of(cursor, f"FROM runtime.{qualified(name)}")
     named = {lower(column): column for column in types}
@@ -68,6 +65,7 @@ def rows_of(
     # An error in a mask would quote the hidden value, so the mask returns null instead.
     values = {column: f"TRY((\n{sql}\n))" for column, sql in masks.items()}
     types_of_masks = _types_of(cursor, view, values)
+    _check_names(cursor, rule, [*values.values()], types)
     items = []
     for column in listed:
         actual, type_ = quoted(named[column]), types[named[column]]
@@ -86,20 +84,17 @@ def rows_of(
     return sql if table is None else f"{sql} ORDER BY {alias}.rowid"
 
 
-def _check_names(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
-    for tables, column in sorted(rule.own_columns):
-        if not any(column in map(lower, columns_of(cursor, f"FROM {table}")) for table in tables):
-            outer = f"{split_relation(rule.rule.dataset)[1]}.{column}"
-            other = "" if tables == (qualified(rule.rule.dataset),) else f"; the outer one is {outer}"
-            raise UnfitRuleError(f"there is no column {column} in {' or '.join(tables)}{other}")
-    # The fields of a structure may become columns of a subquery.
-    spreads = any(word in lower(rule.row_filter or "") for word in ("unnest", "*"))
-    for datasets, foreign, with_fields in sorted(rule.foreign_names):
-        for dataset in rule.relations.intersection(datasets):
-            for name, type_ in columns_of(cursor, f"FROM {qualified(dataset)}").items():
-                is_taken = lower(name) == foreign and (not with_fields or type_.startswith(_WITH_FIELDS))
-                if is_taken or (spreads and _has_field(type_, foreign, with_fields=with_fields)):
-                    raise UnfitRuleError(f"{foreign} would mean the column of that name in {dataset}")
+def _check_names(
+    cursor: duckdb.DuckDBPyConnection, rule: GatedRule, masks: Sequence[str], types: Mapping[str, str]
+) -> None:
+    """Check that no name in *rule* could come to mean something else. *types* are the columns of its dataset."""
+    name = rule.rule.dataset
+    others = {one: columns_of(cursor, f"FROM runtime.{qualified(one)}") for one in sorted(rule.relations - {name})}
+    sql = f"FROM {qualified(name)} AS {quoted(split_relation(name)[1])} SELECT {', '.join(masks) or '1'}"
+    if rule.row_filter is not None:
+        sql += f" WHERE (\n{rule.row_filter}\n)"
+    if reason := doubt(rule, sql, {name: types, **others}):
+        raise UnfitRuleError(reason)
 
 
 def _check_types(rule: GatedRule, definitions: Definitions) -> None:
@@ -116,13 +111,6 @@ def _check_types(rule: GatedRule, definitions: Definitions) -> None:
                     f"the type of {name} has changed from {first:.80} to {present:.80}: cast it to the type that is "
                     f"meant, as in CAST({name} AS {first:.80})"
                 )
-
-
-def _has_field(type_: str, name: str, *, with_fields: bool) -> bool:
-    """Return whether a value of *type_* contains a field with this lower-case *name*, which may have to have fields."""
-    names = "|".join(map(re.escape, {name, quoted(name)}))
-    types = "|".join(_WITH_FIELDS) if with_fields else ""
-    return re.search(rf"[(,] ?(?:{names}) (?:{types})", type_, re.IGNORECASE) is not None
 
 
 def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
