@@ -27,7 +27,7 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     macros: frozenset[str] = frozenset()
     deterministic: bool = False
     columns: frozenset[tuple[str, ...]] = frozenset()
-    others: frozenset[tuple[str, bool]] = frozenset()
+    others: frozenset[tuple[str, ...]] = frozenset()
     uncast: frozenset[str] = frozenset()
     has_subquery: bool = False
     error: str = ""

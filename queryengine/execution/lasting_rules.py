@@ -2,13 +2,14 @@
 Checks that no name in the rule of a key can come to mean something else when the columns of the data change.
 
 The engine itself resolves the names: the rule is planned on empty tables that have the columns of the data, and again
-on tables in which a column has another name. If both plans exist and differ, one of the two is not what was meant.
+on tables in which a column has another name or type. If the plans differ, one of the two is not what was meant.
 `queryengine.gate.lasting_names` says which:
 
 * A name that is meant to be a column must mean the same when any table without such a column gains one. If its own
   table has lost the column, and the name now means another one, it would mean the lost one again.
 * A name that is meant to be a table or parameter must mean the same when a column of that name is lost. If it now means
   a field of such a column, it would mean the table again.
+* A name with fields must mean the same when another column of that name gets such fields.
 
 So a check needs only the columns of the present, not those of the past. Tables contain only columns that the text of
 the rule contains, because the gate refuses what takes columns by position.
@@ -17,10 +18,9 @@ the rule contains, because the gate refuses what takes columns by position.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import count
-from typing import Any, Final
+from typing import Final, Self
 
 import duckdb
 from msgspec import Struct
@@ -35,9 +35,8 @@ from queryengine.values import qualified, quoted, split_relation
 Columns = Mapping[str, str]
 #: Columns by table.
 Tables = Mapping[str, Columns]
-
-#: How the names of types begin whose values have fields.
-_WITH_FIELDS: Final = ("STRUCT", "UNION", "VARIANT", "MAP", "JSON")
+#: Names of nested fields; an empty one for a value itself.
+Paths = Iterable[list[str]]
 
 #: How the names of columns begin that no rule can name.
 _FRESH: Final = "_k000000000000"
@@ -52,27 +51,32 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 _PLAN: Final = "SELECT json_serialize_plan(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)"
 
+#: What makes columns of the fields of a structure.
+_SPREADS: Final = re.compile(r"unnest|unlist|\.\s*\*")
+
 #: Keys of plans with names, and with the types of columns that may be unused.
 _NOT_COMPARED: Final = frozenset(
     {"alias", "bound_columns", "names", "query_location", "query_location_length", "returned_types"}
 )
+
+#: A string, number or sign of JSON. A key ends with its colon.
+_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*":?|[\[\]{},]|[^\[\]{},"\s]+')
+
+#: The maximum length of all plans for one rule, which take some seconds to compare.
+_MOST_CHARACTERS: Final = 10_000_000
 
 #: The kept results, by a digest of what was asked.
 _results: BoundedDict[bytes, str | None] = BoundedDict(1024)
 
 
 class _Change(Struct, frozen=True):
-    """
-    A change of *before* to *after*, under which these names of columns must keep their meaning.
+    """A change of *before* to *after*, under which *name*, or each of *names*, must keep its meaning."""
 
-    After a loss, a rule that cannot be planned is harmless.
-    """
-
-    names: tuple[str, ...]
+    name: str
     table: str
     before: Tables
     after: Tables
-    is_loss: bool = False
+    names: tuple[str, ...] = ()
 
 
 def doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
@@ -90,7 +94,7 @@ def doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
     names = sorted(rule.columns), sorted(rule.others)
     asked = hashlib.blake2b(repr((sql, names, sorted(rule.macros), tables)).encode(), digest_size=16).digest()
     if asked not in _results:
-        _results[asked] = _first_doubt(rule, sql, tables, spreads="unnest" in text or "*" in text)
+        _results[asked] = _first_doubt(rule, sql, tables, spreads=_SPREADS.search(text) is not None)
     return _results.get(asked)
 
 
@@ -98,99 +102,103 @@ def _first_doubt(rule: GatedRule, sql: str, tables: Tables, *, spreads: bool) ->
     columns: dict[str, list[list[str]]] = {}
     for name, *fields in sorted(rule.columns):
         columns.setdefault(name, []).append(fields)
-    types = {name: _type_with(fields) for name, fields in columns.items()}
-    gains = [*_gains(tables, types)]
-    others = [*_other_gains(tables, types, spreads=spreads), *_losses(tables, rule.others, spreads=spreads)]
-    if not gains and not others:
+    gains = [*_gains(tables, columns)]
+    if not gains and not spreads and not _may_mean_fields(tables, {name for name, *_ in rule.columns | rule.others}):
         return None
-    with duckdb.connect(":memory:", config=_SETTINGS) as connection:
-        connection.execute("ATTACH ':memory:' AS runtime; USE runtime")
-        for macro in macros.needed(rule.macros):
-            connection.execute(f"CREATE MACRO {macro.definition}")
-        # If no name means any of all new columns together, none means one of them alone.
-        some_gain = bool(gains) and _changes_meaning(connection, sql, _together(tables, gains))
-        for change in gains + others if some_gain else others:
-            if _changes_meaning(connection, sql, change):
-                name = change.names[0]
-                if change.is_loss:
-                    return f"{name} means a column of {change.table}, but could mean something else without it"
+    with _Planner(sql, rule.macros) as planner:
+        try:
+            # If no name means any of all new columns together, none means one of them alone.
+            if gains and planner.tells_apart(_together(tables, gains)):
+                found = next(filter(planner.tells_apart, gains), None)
+                where = "a dataset" if found is None else found.table
                 return (
-                    f"{name} could mean another column once {change.table} has one of that name: write the dataset "
-                    "before it"
+                    f"{'a name' if found is None else found.name} could mean another column once {where} has one of "
+                    "that name: write the dataset before it"
                 )
-    return "a name could mean another column once a dataset has one: write the dataset before it" if some_gain else None
+            for change in _gained_fields(planner, tables, columns, spreads=spreads):
+                if planner.tells_apart(change):
+                    return f"{change.name} could mean a field of another column of {change.table}"
+            for change in _losses(planner, tables, rule.others, spreads=spreads):
+                if planner.tells_apart(change):
+                    return (
+                        f"{change.name} means a column of {change.table}, but also is the name of something else: "
+                        "choose another name for that"
+                    )
+        except _TooLargeError:
+            return "it is too large, or the columns have too many fields, to check what its names mean"
+    return None
 
 
-def _gains(tables: Tables, types: Columns) -> Iterator[_Change]:
-    """Yield the changes in which one table gains one column of *types*."""
+def _may_mean_fields(tables: Tables, names: Container[str]) -> bool:
+    return any(lower(column) in names for columns in tables.values() for column in columns)
+
+
+def _gains(tables: Tables, names: Mapping[str, Paths]) -> Iterator[_Change]:
+    """Yield the changes in which one table gains one column."""
     for table, columns in tables.items():
         present = set(map(lower, columns))
-        for name, type_ in types.items():
+        for name, fields in names.items():
             if name not in present:
-                before, after = ({**tables, table: {**columns, one: type_}} for one in (_FRESH, name))
-                yield _Change((name,), table, before, after)
+                before, after = ({**columns, one: _type_with(fields)} for one in (_FRESH, name))
+                yield _Change(name, table, {**tables, table: before}, {**tables, table: after})
 
 
 def _together(tables: Tables, gains: Iterable[_Change]) -> _Change:
     """Return the change of all *gains* of columns at once."""
     before = {table: dict(columns) for table, columns in tables.items()}
     after = {table: dict(columns) for table, columns in tables.items()}
-    numbers = count()
+    numbers: dict[str, int] = {}
     for gain in gains:
-        (name,), table = gain.names, gain.table
-        before[table][f"{_FRESH}{next(numbers)}"] = after[table][name] = gain.after[table][name]
-    return _Change(tuple(gain.names[0] for gain in gains), "", before, after)
+        number = numbers.setdefault(gain.name, len(numbers))
+        before[gain.table][f"{_FRESH}{number}"] = after[gain.table][gain.name] = gain.after[gain.table][gain.name]
+    return _Change("", "", before, after, tuple(numbers))
 
 
-def _other_gains(tables: Tables, types: Columns, *, spreads: bool) -> Iterator[_Change]:
+def _gained_fields(
+    planner: "_Planner", tables: Tables, names: Mapping[str, Paths], *, spreads: bool
+) -> Iterator[_Change]:
     """Yield the changes in which a column gets fields. If the rule *spreads* structures, fields may become columns."""
     for table, columns in tables.items():
-        for column, present in columns.items():
-            wanted = types.get(lower(column), "VARCHAR")
-            if wanted != "VARCHAR" and not present.startswith(_WITH_FIELDS):
-                yield _Change((lower(column),), table, tables, {**tables, table: {**columns, column: wanted}})
-            for found in re.finditer(r"STRUCT\(", present) if spreads else ():
-                for name, type_ in types.items():
+        for column, type_ in columns.items():
+            paths = [*filter(None, names.get(lower(column), ()))]
+            if paths and not any(planner.has_field(type_, path) for path in paths):
+                yield _Change(lower(column), table, tables, {**tables, table: {**columns, column: _type_with(paths)}})
+            for found in re.finditer(r"STRUCT\(", type_) if spreads else ():
+                for name, fields in names.items():
                     before, after = (
-                        f"{present[: found.end()]}{quoted(one)} {type_}, {present[found.end() :]}"
+                        f"{type_[: found.end()]}{quoted(one)} {_type_with(fields)}, {type_[found.end() :]}"
                         for one in (_FRESH, name)
                     )
                     yield _Change(
-                        (name,),
+                        name,
                         table,
                         {**tables, table: {**columns, column: before}},
                         {**tables, table: {**columns, column: after}},
                     )
 
 
-def _losses(tables: Tables, names: Iterable[tuple[str, bool]], *, spreads: bool) -> Iterator[_Change]:
-    """Yield the changes in which one table, or all, lose the columns that have one of *names*."""
-    for name, needs_fields in sorted(names):
-        for within in (*([table] for table in tables), [*tables]):
-            after = {
-                table: _without(columns, name, needs_fields=needs_fields, spreads=spreads)
-                if table in within
-                else columns
-                for table, columns in tables.items()
-            }
-            if after != tables:
-                yield _Change((name,), within[0], tables, after, is_loss=True)
+def _losses(
+    planner: "_Planner", tables: Tables, names: Iterable[tuple[str, ...]], *, spreads: bool
+) -> Iterator[_Change]:
+    """
+    Yield the changes in which a table loses a column that could take the place of one of *names* with its fields.
+
+    If the rule *spreads* structures, their fields count, too.
+    """
+    for name, *fields in sorted(names):
+        field = re.compile(rf"([(,] ?)(?:{'|'.join(map(re.escape, {name, quoted(name)}))}) ", re.IGNORECASE)
+        for table, columns in tables.items():
+            for column, type_ in columns.items():
+                if lower(column) == name and planner.has_field(type_, fields):
+                    after = {_FRESH if one == column else one: columns[one] for one in columns}
+                elif spreads and field.search(type_):
+                    after = {**columns, column: field.sub(rf"\1{_FRESH} ", type_)}
+                else:
+                    continue
+                yield _Change(name, table, tables, {**tables, table: after})
 
 
-def _without(columns: Columns, name: str, *, needs_fields: bool, spreads: bool) -> Columns:
-    """Return *columns* without those called *name*, and if the rule *spreads* structures, without such fields."""
-    types = "|".join(_WITH_FIELDS) if needs_fields else ""
-    either = "|".join(map(re.escape, {name, quoted(name)}))
-    field = re.compile(rf"([(,] ?)(?:{either}) (?={types})", re.IGNORECASE)
-    return {
-        _FRESH if lower(column) == name and re.match(types, type_) else column: field.sub(rf"\1{_FRESH} ", type_)
-        if spreads
-        else type_
-        for column, type_ in columns.items()
-    }
-
-
-def _type_with(paths: Iterable[list[str]]) -> str:
+def _type_with(paths: Paths) -> str:
     """Return a type with the nested fields *paths*."""
     fields: dict[str, list[list[str]]] = {}
     for name, *rest in filter(None, paths):
@@ -200,33 +208,79 @@ def _type_with(paths: Iterable[list[str]]) -> str:
     return f"STRUCT({', '.join(f'{quoted(name)} {_type_with(rests)}' for name, rests in fields.items())})"
 
 
-def _changes_meaning(connection: duckdb.DuckDBPyConnection, sql: str, change: _Change) -> bool:
-    _create(connection, change.before)
-    before = _plan(connection, sql, change.names)
-    with suppress(duckdb.BinderException):  # The structure has this field already.
-        _create(connection, change.after)
-    after = _plan(connection, sql, change.names)
-    return before is None or (before != after and not (change.is_loss and after is None))
+class _TooLargeError(Exception):
+    """The plans take too long to compare."""
 
 
-def _create(connection: duckdb.DuckDBPyConnection, tables: Tables) -> None:
-    for table, columns in tables.items():
-        if (schema := split_relation(table)[0]) != "main":
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
-        listed = ", ".join(f"{quoted(column)} {type_}" for column, type_ in (columns or {f"{_FRESH}_": "INT"}).items())
-        connection.execute(f"CREATE OR REPLACE TABLE {qualified(table)} ({listed})")
+class _Planner:
+    """Plans *sql*, which calls the macros *called*, on empty tables in an engine of its own."""
 
+    def __init__(self, sql: str, called: frozenset[str]) -> None:
+        self._sql = sql
+        self._characters_left = _MOST_CHARACTERS
+        self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self._connection.execute("ATTACH ':memory:' AS runtime; USE runtime")
+        for macro in macros.needed(called):
+            self._connection.execute(f"CREATE MACRO {macro.definition}")
 
-def _plan(connection: duckdb.DuckDBPyConnection, sql: str, names: Iterable[str]) -> Any:
-    """Return the plan of *sql*, in which the *names* of columns are not compared; None if there is none."""
-    (text,) = connection.execute(_PLAN, [sql]).fetchone() or ("",)
-    found = json.loads(text)
-    return None if found.get("error") else _compared(found, frozenset(names))
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
 
-def _compared(node: Any, names: frozenset[str]) -> Any:
-    if isinstance(node, dict):
-        return {key: _compared(one, names) for key, one in node.items() if key not in _NOT_COMPARED}
-    if isinstance(node, list):
-        return [_compared(one, names) for one in node]
-    return "" if isinstance(node, str) and (lower(node) in names or node.startswith(_FRESH)) else node
+    def tells_apart(self, change: _Change) -> bool:
+        """
+        Return whether the plans before and after *change* differ, or whether there are none.
+
+        Raises:
+            _TooLargeError: The plans are too large.
+        """
+        names = change.names or (change.name,)
+        self._create(change.before)
+        before = self._plan(names)
+        with suppress(duckdb.BinderException):  # The structure has this field already.
+            self._create(change.after)
+        return before is None or before != self._plan(names)
+
+    def has_field(self, type_: str, path: Iterable[str]) -> bool:
+        """Return whether a column of this type has the nested field *path*. An empty path is the column itself."""
+        field = ".".join(map(quoted, ("x", *path)))
+        try:
+            self._connection.execute(f"FROM (VALUES (NULL::{type_})) AS {_FRESH}(x) SELECT {field} LIMIT 0")
+        except duckdb.Error:
+            return False
+        return True
+
+    def _create(self, tables: Tables) -> None:
+        for table, columns in tables.items():
+            if (schema := split_relation(table)[0]) != "main":
+                self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
+            listed = (f"{quoted(name)} {type_}" for name, type_ in (columns or {f"{_FRESH}_": "INT"}).items())
+            self._connection.execute(f"CREATE OR REPLACE TABLE {qualified(table)} ({', '.join(listed)})")
+
+    def _plan(self, names: Iterable[str]) -> list[str] | None:
+        """
+        Return the parts of the plan that tell what it does, without *names* of columns; None if there is no plan.
+
+        The plan is not decoded, because it can be nested more deeply than Python's decoder supports.
+        """
+        (text,) = self._connection.execute(_PLAN, [self._sql]).fetchone() or ("",)
+        self._characters_left -= len(text)
+        if self._characters_left < 0:
+            raise _TooLargeError
+        if not text.startswith('{"error":false'):
+            return None
+        compared: list[str] = []
+        depth, end = 0, -1  # The value of a key that is not compared ends at the depth `end`.
+        for part in _PART.findall(text):
+            if part in {",", "]", "}"} and depth <= end:
+                end = -1
+            depth += (part in {"{", "["}) - (part in {"}", "]"})
+            if end < 0:
+                if part.endswith(":") and part[1:-2] in _NOT_COMPARED:
+                    end = depth
+                else:
+                    compared.append(part)
+        fixed = {json.dumps(name, ensure_ascii=False) for name in names}
+        return ["" if lower(part) in fixed or part.startswith(f'"{_FRESH}') else part for part in compared]

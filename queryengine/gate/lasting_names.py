@@ -30,13 +30,13 @@ class Names(Struct, frozen=True):
 
     Attributes:
         columns: Names that are meant to be columns, each followed by the names of fields.
-        others: Names that are meant to be tables, schemas, parameters of lambdas, or functions. If True follows, only
-            a column with fields could take the place.
+        others: Names that are meant to be tables, schemas, parameters of lambdas, or functions, each followed by the
+            names of the fields that a column in its place would need.
         uncast: The parts of all names of columns that do not stand alone in a CAST.
     """
 
     columns: frozenset[tuple[str, ...]] = frozenset()
-    others: frozenset[tuple[str, bool]] = frozenset()
+    others: frozenset[tuple[str, ...]] = frozenset()
     uncast: frozenset[str] = frozenset()
 
 
@@ -49,8 +49,11 @@ def lasting_names(tree: Mapping[str, Any]) -> Names:
     """
     _check_forms(tree)
     tables = {"main", "runtime", *(lower(name) for one in nodes_of(tree) for name in _names_of_table(one))}
+    if functions := tables & _TIMES:
+        raise StatementNotAllowedError(f"a table must not have the name {min(functions)}, which is a function.")
+    derived = _derived_tables(tree)
     columns: set[tuple[str, ...]] = set()
-    others: set[tuple[str, bool]] = set()
+    others: set[tuple[str, ...]] = set()
     pending: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while pending:
         node, parameters = pending.pop()
@@ -58,23 +61,32 @@ def lasting_names(tree: Mapping[str, Any]) -> Names:
             pending.extend((item, parameters) for item in node)
         if not isinstance(node, dict):
             continue
-        columns.update((lower(name),) for name in (*node.get("using_columns", ()), *node.get("groups", ())))
-        names = [lower(name) for name in column_name(node)]
-        if names and names[0] in parameters:
-            # A parameter comes before a column, but a field or method of it does not.
-            if len(names) > 1 or node["class"] != "COLUMN_REF":
-                others.add((names[0], len(names) > 1))
-        elif len(names) == 1 and names[0] in _TIMES:
-            others.add((names[0], False))
-        elif names:
-            start = next(place for place, name in enumerate(names) if name not in tables or place == len(names) - 1)
-            others.update((name, True) for name in names[:start])
-            columns.add(tuple(names[start:]))
+        for names in _names(node):
+            if names[0] in derived and len(names) == 1 and node.get("class") not in {None, "STAR"}:
+                raise StatementNotAllowedError(f"write the columns of {names[0]} instead of {names[0]} alone.")
+            if names[0] in parameters:
+                # A parameter alone comes before any column, but a field or method of it does not.
+                others.update([tuple(names)] if len(names) > 1 or node["class"] != "COLUMN_REF" else ())
+            elif len(names) == 1 and (names[0] in _TIMES or (names[0] in tables and node.get("class") == "STAR")):
+                others.add(tuple(names))
+            else:
+                start = next(place for place, one in enumerate(names) if one not in tables or place == len(names) - 1)
+                others.update(tuple(names[place:]) for place in range(start))
+                columns.add(tuple(names[start:]))
         if node.get("class") == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
             parameters = parameters.union(_parameters(node, tables))
             node = {"expr": node["expr"]}
         pending.extend((one, parameters) for one in node.values())
     return Names(frozenset(columns), frozenset(others), _uncast(tree))
+
+
+def _names(node: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the names that *node* itself contains, each as a list of its parts in lower case."""
+    if written := column_name(node):
+        yield [*map(lower, written)]
+    if node.get("class") == "STAR" and node.get("relation_name"):
+        yield [lower(node["relation_name"])]
+    yield from ([lower(name)] for name in (*node.get("using_columns", ()), *node.get("groups", ())))
 
 
 def _parameters(node: Mapping[str, Any], tables: set[str]) -> set[str]:
@@ -93,6 +105,17 @@ def _names_of_table(node: Mapping[str, Any]) -> Iterator[str]:
     yield from (entry["key"] for entry in node.get("cte_map", {}).get("map", ()))
 
 
+def _derived_tables(tree: Mapping[str, Any]) -> set[str]:
+    """Return the names of tables whose columns a query, join or pivot gives. Alone, such a name is a whole row."""
+    expressions = {lower(entry["key"]) for one in nodes_of(tree) for entry in one.get("cte_map", {}).get("map", ())}
+    return expressions.union(
+        lower(one["alias"])
+        for one in nodes_of(tree)
+        if one.get("alias") and "class" not in one
+        if one["type"] in {"JOIN", "PIVOT", "SUBQUERY"} or not expressions.isdisjoint(map(lower, _names_of_table(one)))
+    )
+
+
 def _uncast(tree: Mapping[str, Any]) -> frozenset[str]:
     found: set[str] = set()
     pending: list[Any] = [tree]
@@ -101,7 +124,7 @@ def _uncast(tree: Mapping[str, Any]) -> frozenset[str]:
         if isinstance(node, list):
             pending.extend(node)
         elif isinstance(node, dict):
-            found.update(map(lower, [*column_name(node), *node.get("using_columns", ())]))
+            found.update(name for names in _names(node) for name in names)
             # A method of a column, as in CAST(x.greatest(y) AS DATE), runs before the cast.
             is_cast = node.get("class") == "CAST" and node["child"].get("class") == "COLUMN_REF"
             pending.extend(one for key, one in node.items() if not (is_cast and key == "child"))
@@ -146,7 +169,11 @@ def _read_by_name(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     selected, is_joined = query.get("select_list", ()), query.get("from_table", _NO_TABLE)["type"] == "JOIN"
     if query.get("aggregate_handling") != "STANDARD_HANDLING" or (node.get("subquery_type") != "EXISTS" and is_joined):
         return
-    if len(selected) == 1 and not any(one["type"] == "DISTINCT_MODIFIER" for one in query.get("modifiers", ())):
+    modifiers = query.get("modifiers", ())
+    orders = [order for one in modifiers for order in one.get("orders", ())]
+    if any(not any(map(column_name, nodes_of(order))) for order in orders):  # A number is a position.
+        return
+    if len(selected) == 1 and not any(one["type"] == "DISTINCT_MODIFIER" for one in modifiers):
         # A column that is renamed stands behind that of its new name.
         yield from (
             one for one in selected if one.get("class") == "STAR" and not one.keys() & {"columns", "rename_list"}

@@ -176,6 +176,21 @@ def answers(rules: Rules, row_filter: str, rule: GatedRule) -> Iterator[tuple[li
                 return
 
 
+def test_the_check_of_a_rule_ends_soon_whatever_the_size_of_its_structures() -> None:
+    row_filter = "EXISTS (FROM (SELECT unnest(s) FROM orders) AS q WHERE q.f1.name = 'x')"
+    rule = gate_rule(DatasetRule(dataset="orders", row_filter=row_filter), frozenset(TABLES), Gate())
+    sql = f"FROM orders SELECT 1 WHERE ({rule.row_filter})"
+    structures = ", ".join(f"f{number} STRUCT(id INTEGER, name VARCHAR)" for number in range(500))
+
+    assert doubt(rule, sql, {"orders": {"s": "STRUCT(f1 STRUCT(name VARCHAR))"}}) is None
+    assert doubt(rule, sql, {"orders": {"s": f"STRUCT({structures})"}}) is not None
+
+
+def test_a_star_of_a_column_counts_as_a_use_of_its_type() -> None:
+    row_filter = "EXISTS (FROM (SELECT s.* FROM grants) AS q WHERE q.grade > '5')"
+    assert "s" in gate_rule(DatasetRule(dataset="orders", row_filter=row_filter), frozenset(TABLES), Gate()).uncast
+
+
 @pytest.mark.parametrize("number", [40, pytest.param(2_000, marks=pytest.mark.exhaustive)])
 def test_a_rule_that_fits_before_and_after_a_change_shows_the_same_rows(number: int) -> None:
     rules, gate = Rules(number), Gate()

@@ -23,6 +23,16 @@ TABLES = {
 }
 #: Filters with names that could come to mean something else, which are refused.
 REFUSED = (
+    "tenant IN (WITH tenant AS (FROM active) SELECT tenant.tenant FROM tenant)",
+    'EXISTS (FROM grants AS "current_date" WHERE to_json("current_date")::VARCHAR <> orders.tenant)',
+    "EXISTS (FROM (FROM grants ORDER BY 1 LIMIT 1) AS q WHERE q.tenant = orders.tenant)",
+    "EXISTS (FROM (SELECT * EXCLUDE (q) FROM grants) AS q WHERE q.to_json()::VARCHAR LIKE '%' || orders.tenant || '%')",
+    "EXISTS (WITH w AS (FROM grants) FROM w AS q WHERE len(list_filter([q], lambda x: x.tenant = orders.tenant)) > 0)",
+    "EXISTS (FROM active AS a WHERE g.tenant = orders.tenant) OR tenant IN (SELECT g.tenant FROM grants AS g)",
+    "EXISTS (FROM grants AS h WHERE grants.tenant = orders.tenant)",
+    "tenant IN (SELECT grants.tenant FROM active, (FROM grants) AS h)",
+    "EXISTS (FROM active AS a SEMI JOIN grants ON grants.level = a.level WHERE grants.tenant = orders.tenant)",
+    "EXISTS (FROM (FROM grants) AS h WHERE grants.tenant = orders.tenant)",
     "user.lower() <> 'acme'",
     "tenant IN (SELECT g.b FROM grants AS g(a, b, c))",
     "tenant IN (SELECT g.b FROM (FROM grants) AS g(a, b, c))",
@@ -64,11 +74,6 @@ SAME = (
     "EXISTS (FROM grants WHERE EXISTS (WITH grants AS (FROM active) SELECT 1 FROM grants WHERE grants.level = 1))",
     "tenant IN (WITH g AS (FROM grants) SELECT g.tenant FROM g)",
     "tenant IN (SELECT g.tenant FROM (FROM grants) AS g)",
-    "EXISTS (FROM (FROM grants) AS h WHERE grants.tenant = orders.tenant)",
-    "EXISTS (FROM active AS a SEMI JOIN grants ON grants.level = a.level WHERE grants.tenant = orders.tenant)",
-    "tenant IN (SELECT grants.tenant FROM active, (FROM grants) AS h)",
-    "EXISTS (FROM grants AS h WHERE grants.tenant = orders.tenant)",
-    "EXISTS (FROM active AS a WHERE g.tenant = orders.tenant) OR tenant IN (SELECT g.tenant FROM grants AS g)",
 )
 #: Filters that do not fit the data after one of their columns has disappeared.
 FITTING = (
@@ -90,7 +95,6 @@ FITTING = (
 #: Filters with names of tables that are harmless, and continue to fit.
 FIT = (
     "tenant IN (WITH active AS (FROM active) SELECT active.tenant FROM active)",
-    "tenant IN (WITH tenant AS (FROM active) SELECT tenant.tenant FROM tenant)",
     "tenant IN (SELECT main.lower(active.tenant.upper()) FROM (FROM active) AS active)",
     "tenant IN (SELECT list_filter([tenant], lambda x: x.len() > 0)[1] FROM active) AND tenant.lower() = 'acme'",
     "tenant IN (SELECT u.a FROM unnest(['acme']) AS u(a), (VALUES (1)) AS v(b), (SELECT 1) AS w(c))",
@@ -99,6 +103,7 @@ FIT = (
     "id IN (SELECT range.range FROM range(9)) AND id % 3 = 0",
     "g.orders.c % 3 = 0 AND EXISTS (FROM active WHERE main.active.level = 1)",
     "id % 3 = 0 AND EXISTS (FROM active WHERE active.level IN (SELECT active.level FROM active))",
+    f"id % 3 = 0 AND EXISTS (FROM active WHERE active.level = {' + '.join(['level - level'] * 300)} + 1)",
 )
 
 
@@ -146,6 +151,10 @@ def test_a_column_that_disappears_does_not_widen_a_filter(tmp_path: Path, row_fi
     [
         ("EXISTS (FROM grants WHERE grants.tenant = orders.tenant)", "orders"),
         ("NOT EXISTS (FROM grants AS g WHERE g.tenant <> orders.tenant)", "orders"),
+        (
+            "EXISTS (FROM grants WHERE grants.tenant = orders.tenant AND grants.orders::VARCHAR <> '')",
+            "orders",
+        ),
         ("EXISTS (FROM active WHERE EXISTS (FROM grants WHERE main.active.tenant = orders.tenant))", "main"),
         ("EXISTS (FROM (FROM grants) AS s WHERE orders.tenant = 'acme')", "orders"),
         ("EXISTS (WITH g AS (FROM grants) SELECT 1 FROM g, active AS a WHERE a.tenant = orders.tenant)", "orders"),
@@ -166,6 +175,14 @@ def test_a_column_that_appears_does_not_widen_a_filter(tmp_path: Path, row_filte
         assert {*found} <= {UNAVAILABLE, b'[{"n":3}]'}
         publisher.publish(grants=f"{TABLES['grants']}, 'SECRET' AS {name}")
         assert count() == b'[{"n":3}]'
+
+
+def test_a_geometry_that_appears_is_not_taken_for_a_dataset(tmp_path: Path) -> None:
+    with filtered(tmp_path, "EXISTS (FROM grants WHERE orders.x = grants.kind)") as (publisher, count):
+        publisher.publish(orders="SELECT i AS id, i::DOUBLE AS x FROM range(3) r(i)")
+        assert count() == b'[{"n":1}]'
+        publisher.publish(grants=f"{TABLES['grants']}, 'POINT(2 2)'::GEOMETRY AS orders")
+        assert count() == UNAVAILABLE
 
 
 @pytest.mark.parametrize(
