@@ -16,8 +16,8 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     A rule whose SQL was admitted by the gate. If `error` is set, the SQL was refused and the dataset is unavailable.
 
     `relations` are the datasets and views that the rule reads, including its own dataset. A rule that is not
-    `deterministic` also depends on the time. `macros` are the macros that the rule calls. `columns`, `others`
-    and `uncast` are from `lasting_names.Names`. If `has_subquery`, a filter or mask contains a query.
+    `deterministic` also depends on the time. `macros` are the macros that the rule calls. `columns`, `others`,
+    `uncast` and `spreads` are from `lasting_names.Names`. If `has_subquery`, a filter or mask contains a query.
     """
 
     rule: DatasetRule
@@ -29,6 +29,7 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     columns: frozenset[tuple[str, ...]] = frozenset()
     others: frozenset[tuple[str, ...]] = frozenset()
     uncast: frozenset[str] = frozenset()
+    spreads: bool = False
     has_subquery: bool = False
     error: str = ""
 

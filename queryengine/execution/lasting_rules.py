@@ -51,9 +51,6 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 _PLAN: Final = "SELECT json_serialize_plan(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)"
 
-#: What makes columns of the fields of a structure.
-_SPREADS: Final = re.compile(r"unnest|unlist|\.\s*\*")
-
 #: Keys of plans with names, and with the types of columns that may be unused.
 _NOT_COMPARED: Final = frozenset(
     {"alias", "bound_columns", "names", "query_location", "query_location_length", "returned_types"}
@@ -91,19 +88,24 @@ def doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
         table: {column: type_ for column, type_ in columns.items() if lower(column).replace('"', '""') in text}
         for table, columns in tables.items()
     }
-    names = sorted(rule.columns), sorted(rule.others)
+    names = sorted(rule.columns), sorted(rule.others), rule.spreads
     asked = hashlib.blake2b(repr((sql, names, sorted(rule.macros), tables)).encode(), digest_size=16).digest()
-    if asked not in _results:
-        _results[asked] = _first_doubt(rule, sql, tables, spreads=_SPREADS.search(text) is not None)
-    return _results.get(asked)
+    found = _results.get(asked, "")
+    if found == "":
+        found = _results[asked] = _first_doubt(rule, sql, tables)
+    return found
 
 
-def _first_doubt(rule: GatedRule, sql: str, tables: Tables, *, spreads: bool) -> str | None:
+def _first_doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
     columns: dict[str, list[list[str]]] = {}
     for name, *fields in sorted(rule.columns):
         columns.setdefault(name, []).append(fields)
     gains = [*_gains(tables, columns)]
-    if not gains and not spreads and not _may_mean_fields(tables, {name for name, *_ in rule.columns | rule.others}):
+    if (
+        not gains
+        and not rule.spreads
+        and not _may_mean_fields(tables, {name for name, *_ in rule.columns | rule.others})
+    ):
         return None
     with _Planner(sql, rule.macros) as planner:
         try:
@@ -115,10 +117,10 @@ def _first_doubt(rule: GatedRule, sql: str, tables: Tables, *, spreads: bool) ->
                     f"{'a name' if found is None else found.name} could mean another column once {where} has one of "
                     "that name: write the dataset before it"
                 )
-            for change in _gained_fields(planner, tables, columns, spreads=spreads):
+            for change in _gained_fields(planner, tables, columns, spreads=rule.spreads):
                 if planner.tells_apart(change):
                     return f"{change.name} could mean a field of another column of {change.table}"
-            for change in _losses(planner, tables, rule.others, spreads=spreads):
+            for change in _losses(planner, tables, rule.others, spreads=rule.spreads):
                 if planner.tells_apart(change):
                     return (
                         f"{change.name} means a column of {change.table}, but also is the name of something else: "

@@ -52,6 +52,7 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
         columns=frozenset().union(*(names.columns for *_, names in (*found, *masks))),
         others=frozenset().union(*(names.others for *_, names in (*found, *masks))),
         uncast=frozenset().union(*(names.uncast for *_, names in (*found, *masks))),
+        spreads=any(names.spreads for *_, names in (*found, *masks)),
         has_subquery=any(has_query_word(scan(sql)) for sql, *_ in (*found, *masks)),
     )
 

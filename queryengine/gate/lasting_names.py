@@ -33,11 +33,13 @@ class Names(Struct, frozen=True):
         others: Names that are meant to be tables, schemas, parameters of lambdas, or functions, each followed by the
             names of the fields that a column in its place would need.
         uncast: The parts of all names of columns that do not stand alone in a CAST.
+        spreads: Whether the fields of a structure may become columns.
     """
 
     columns: frozenset[tuple[str, ...]] = frozenset()
     others: frozenset[tuple[str, ...]] = frozenset()
     uncast: frozenset[str] = frozenset()
+    spreads: bool = False
 
 
 def lasting_names(tree: Mapping[str, Any]) -> Names:
@@ -77,7 +79,7 @@ def lasting_names(tree: Mapping[str, Any]) -> Names:
             parameters = parameters.union(_parameters(node, tables))
             node = {"expr": node["expr"]}
         pending.extend((one, parameters) for one in node.values())
-    return Names(frozenset(columns), frozenset(others), _uncast(tree))
+    return Names(frozenset(columns), frozenset(others), _uncast(tree), any(map(_spreads, nodes_of(tree))))
 
 
 def _names(node: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -103,6 +105,12 @@ def _names_of_table(node: Mapping[str, Any]) -> Iterator[str]:
         yield from node.get("qualified_name", {}).get("path", ())
         yield from filter(None, (node.get("alias"), node.get("function", {}).get("function_name")))
     yield from (entry["key"] for entry in node.get("cte_map", {}).get("map", ()))
+
+
+def _spreads(node: Mapping[str, Any]) -> bool:
+    if node.get("class") == "STAR":
+        return bool(node.get("relation_name") or node.get("expr"))
+    return lower(node.get("function_name", "")) in {"unlist", "unnest"}
 
 
 def _derived_tables(tree: Mapping[str, Any]) -> set[str]:
