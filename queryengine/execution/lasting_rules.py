@@ -18,7 +18,7 @@ the rule contains, because the gate refuses what takes columns by position.
 import hashlib
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Self
 
@@ -101,11 +101,9 @@ def _first_doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
     for name, *fields in sorted(rule.columns):
         columns.setdefault(name, []).append(fields)
     gains = [*_gains(tables, columns)]
-    if (
-        not gains
-        and not rule.spreads
-        and not _may_mean_fields(tables, {name for name, *_ in rule.columns | rule.others})
-    ):
+    with_fields = {name for name, *fields in rule.columns if fields} | {name for name, *_ in rule.others}
+    present = {lower(column) for one in tables.values() for column in one}
+    if not gains and not rule.spreads and present.isdisjoint(with_fields):
         return None
     with _Planner(sql, rule.macros) as planner:
         try:
@@ -129,10 +127,6 @@ def _first_doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
         except _TooLargeError:
             return "it is too large, or the columns have too many fields, to check what its names mean"
     return None
-
-
-def _may_mean_fields(tables: Tables, names: Container[str]) -> bool:
-    return any(lower(column) in names for columns in tables.values() for column in columns)
 
 
 def _gains(tables: Tables, names: Mapping[str, Paths]) -> Iterator[_Change]:

@@ -120,7 +120,8 @@ def _derived_tables(tree: Mapping[str, Any]) -> set[str]:
         lower(one["alias"])
         for one in nodes_of(tree)
         if one.get("alias") and "class" not in one
-        if one["type"] in {"JOIN", "PIVOT", "SUBQUERY"} or not expressions.isdisjoint(map(lower, _names_of_table(one)))
+        if one.get("type") in {"JOIN", "PIVOT", "SUBQUERY"}
+        or not expressions.isdisjoint(map(lower, _names_of_table(one)))
     )
 
 
