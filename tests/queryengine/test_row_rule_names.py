@@ -177,6 +177,26 @@ def test_a_column_that_appears_does_not_widen_a_filter(tmp_path: Path, row_filte
         assert count() == b'[{"n":3}]'
 
 
+@pytest.mark.parametrize(
+    ("name", "row_filter"),
+    [
+        ("s", "EXISTS (FROM (SELECT s.* FROM grants) AS q WHERE q.tenant = orders.tenant)"),
+        ("s", "tenant IN (WITH q AS (SELECT s.* FROM grants) SELECT q.tenant FROM q)"),
+        ("orders", "EXISTS (FROM (SELECT orders.* FROM grants) AS q WHERE q.tenant = 'acme')"),
+    ],
+)
+def test_a_star_of_a_column_that_disappears_is_not_that_of_another(tmp_path: Path, name: str, row_filter: str) -> None:
+    with filtered(tmp_path, row_filter) as (publisher, count):
+        publisher.publish(
+            orders="SELECT i AS id, if(i = 0, 'acme', 'X') AS tenant, {'tenant': tenant} AS s FROM range(3) r(i)",
+            grants=f"SELECT {{'tenant': 'acme'}} AS {name}",
+        )
+        before = count()
+        publisher.publish(grants="SELECT {'tenant': 'acme'} AS other")
+        assert UNAVAILABLE in {before, count()}
+        assert before in {UNAVAILABLE, b'[{"n":1}]'}
+
+
 def test_a_geometry_that_appears_is_not_taken_for_a_dataset(tmp_path: Path) -> None:
     with filtered(tmp_path, "EXISTS (FROM grants WHERE orders.x = grants.kind)") as (publisher, count):
         publisher.publish(orders="SELECT i AS id, i::DOUBLE AS x FROM range(3) r(i)")
