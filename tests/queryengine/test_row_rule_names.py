@@ -23,6 +23,12 @@ TABLES = {
 }
 #: Filters with names that could come to mean something else, which are refused.
 REFUSED = (
+    "EXISTS (FROM grants AS g WHERE g.level = id)",
+    "EXISTS (FROM grants AS g WHERE g.level IN (SELECT b.level FROM active AS b WHERE kind = b.level))",
+    "tenant IN (SELECT g.tenant FROM grants AS g NATURAL JOIN active)",
+    "tenant IN (SELECT g.tenant FROM grants AS g JOIN active AS b ON g.level = 1 AND kind < 3)",
+    "#2 = 'acme'",
+    "user <> 'acme'",
     "tenant IN (WITH tenant AS (FROM active) SELECT tenant.tenant FROM tenant)",
     'EXISTS (FROM grants AS "current_date" WHERE to_json("current_date")::VARCHAR <> orders.tenant)',
     "EXISTS (FROM (FROM grants ORDER BY 1 LIMIT 1) AS q WHERE q.tenant = orders.tenant)",
@@ -77,6 +83,13 @@ SAME = (
 )
 #: Filters that do not fit the data after one of their columns has disappeared.
 FITTING = (
+    "tenant IN (SELECT orders.tenant FROM grants AS orders)",
+    "tenant IN (SELECT tenant FROM grants)",
+    "tenant IN (SELECT tenant FROM grants EXCEPT SELECT Tenant FROM main.active)",
+    "tenant IN (SELECT list_transform([1], lambda x: if(x = 1, tenant, ''))[1] FROM main.grants)",
+    "EXISTS (FROM grants WHERE grants.level = 1 AND tenant = orders.tenant)",
+    "tenant IN (WITH t AS (SELECT tenant FROM grants) SELECT t.tenant FROM t)",
+    "tenant = ANY([tenant]) AND tenant IN (FROM orders o JOIN grants USING (tenant) SELECT o.tenant)",
     "tenant IN (SELECT tenant FROM grants SEMI JOIN active USING (level))",
     "tenant NOT IN (SELECT tenant || 'x' FROM grants ANTI JOIN active ON grants.level > active.level)",
     "tenant IN (SELECT tenant FROM (grants SEMI JOIN active USING (level)))",
