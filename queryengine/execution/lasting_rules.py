@@ -26,6 +26,7 @@ import duckdb
 from msgspec import Struct
 
 from queryengine.bounded_dict import BoundedDict
+from queryengine.execution.bounded_functions import MACROS
 from queryengine.gate import macros
 from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule
@@ -216,8 +217,8 @@ class _Planner:
         self._characters_left = _MOST_CHARACTERS
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
         self._connection.execute("ATTACH ':memory:' AS runtime; USE runtime")
-        for macro in macros.needed(called):
-            self._connection.execute(f"CREATE MACRO {macro.definition}")
+        for macro in (*MACROS, *(one.definition for one in macros.needed(called))):
+            self._connection.execute(f"CREATE MACRO {macro}")
 
     def __enter__(self) -> Self:
         return self

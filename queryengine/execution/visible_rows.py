@@ -20,12 +20,6 @@ class UnfitRuleError(Exception):
     """A rule does not fit the data. The message is for the operator and contains no data."""
 
 
-#: Types whose values mean the same in each other.
-_INTEGERS: Final = frozenset(
-    f"{sign}{size}" for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
-)
-
-
 def rows_of(
     cursor: duckdb.DuckDBPyConnection,
     rule: GatedRule,
@@ -106,7 +100,7 @@ def _check_types(rule: GatedRule, definitions: Definitions) -> None:
     for relation in sorted(rule.relations):
         is_any = bool(rule.uncast) and definitions.is_view(relation)
         for name, first, present in definitions.retyped(relation):
-            if (is_any or name in rule.uncast) and not {first, present} <= _INTEGERS:
+            if is_any or name in rule.uncast:
                 raise UnfitRuleError(
                     f"the type of {name} has changed from {first:.80} to {present:.80}: cast it to the type that is "
                     f"meant, as in CAST({name} AS {first:.80})"

@@ -116,6 +116,7 @@ FIT = (
     "id IN (SELECT range.range FROM range(9)) AND id % 3 = 0",
     "g.orders.c % 3 = 0 AND EXISTS (FROM active WHERE main.active.level = 1)",
     "id % 3 = 0 AND EXISTS (FROM active WHERE active.level IN (SELECT active.level FROM active))",
+    "tenant IN (SELECT CAST(to_variant(a.tenant) AS VARCHAR) FROM active AS a)",
     f"id % 3 = 0 AND EXISTS (FROM active WHERE active.level = {' + '.join(['level - level'] * 300)} + 1)",
 )
 
