@@ -86,6 +86,7 @@ def collector(tmp_path: Path, recorder: Recorder) -> Iterator[Collector]:
 
 @pytest.fixture(autouse=True)
 def _disconnected() -> Iterator[None]:
+    telemetry.state.disconnect()  # A test of another file may have connected this process: it stays connected.
     yield
     telemetry.state.disconnect()
 
