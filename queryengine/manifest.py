@@ -58,8 +58,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     `file` is a name inside `SNAPSHOT_DIRECTORY`, and `sha256` and `size_bytes` describe that file. `created_at` is
     ISO 8601 in UTC. `source` is a fingerprint of the settings that the snapshot was built from, so that it is rebuilt
     after the configuration changes. `source_version` identifies the version of the source and the `refresh_sql`, in a
-    format that only `datasources` reads. It is None if the source has no version. `retyped` has the lower-case names
-    and first types of the columns that the same settings gave another type before, or that have disappeared.
+    format that only `datasources` reads. It is None if the source has no version. `origin` is a fingerprint of those
+    settings that decide what the columns mean. `retyped` has the lower-case names and first types of the columns that
+    had another type in an earlier snapshot of this origin, or that have disappeared.
     """
 
     dataset: str
@@ -71,6 +72,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     source: str
     source_version: str | None = None
     columns: tuple[Column, ...]
+    origin: str = ""
     retyped: tuple[Column, ...] = ()
 
 

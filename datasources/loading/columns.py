@@ -50,14 +50,14 @@ def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
         )
 
 
-def retyped(served: Snapshot | None, source: str, columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Return `Snapshot.retyped` for the new *columns* of a snapshot from *source*, which replaces *served*."""
-    if served is None or served.source != source:
+def retyped(former: Snapshot | None, origin: str, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Return `Snapshot.retyped` for the new *columns* of a snapshot with this *origin*, which replaces *former*."""
+    if former is None or former.origin != origin:
         return ()
-    first = {lower(column.name): column.type for column in (*served.columns, *served.retyped)}
+    first = {lower(column.name): column.type for column in (*former.columns, *former.retyped)}
     new = {lower(column.name): column.type for column in columns}
-    former = (Column(name=name, type=type_) for name, type_ in first.items() if new.get(name) != type_)
-    return tuple(former)[:MAX_COLUMNS]
+    changed = (Column(name=name, type=type_) for name, type_ in first.items() if new.get(name) != type_)
+    return tuple(changed)[:MAX_COLUMNS]
 
 
 def refuse_changes(dataset: str, served: Sequence[Column], new: Sequence[Column]) -> None:

@@ -32,7 +32,13 @@ def carry_out(
     served = snapshots.snapshot(dataset.name)
     try:
         order = Order(
-            dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode, now=_clock.now()
+            dataset,
+            queued.sql,
+            served=served,
+            former=snapshots.former(dataset.name),
+            skip_unchanged=queued.skips,
+            mode=queued.mode,
+            now=_clock.now(),
         )
         queued.entry.file = order.file
         try:

@@ -92,6 +92,7 @@ class SnapshotDirectory:
         self.staging: frozenset[str] = frozenset()
         self._staged: dict[str, Snapshot] = {}  # will replace snapshots that statements read until then
         self._superseded: list[Snapshot] = []  # may reappear after a power failure
+        self._former: dict[str, Snapshot] = {}
         self._seen: Signature = None  # of the last manifest known to be correct
         self._stamps: dict[str, _Stamp | None] = {}  # of the snapshot files last known to be good
         try:
@@ -114,6 +115,10 @@ class SnapshotDirectory:
     def snapshot(self, dataset: str) -> Snapshot | None:
         """Return the served snapshot of *dataset*; None if it has not been loaded."""
         return self._snapshots.get(dataset)
+
+    def former(self, dataset: str) -> Snapshot | None:
+        """Return the last snapshot of *dataset* that was published, even if it does not fit the declarations."""
+        return self._former.get(dataset)
 
     def redeclare(self, datasets: Sequence[DatasetConfig]) -> None:
         """
@@ -305,6 +310,7 @@ class SnapshotDirectory:
     def _serve(self, manifest: Manifest) -> None:
         """Record *manifest*, which was written, as the served one."""
         self._manifest, self._seen = manifest, self._signature()
+        self._former |= {one.dataset: one for one in manifest.snapshots}
         declared = {one.dataset: one for one in manifest.snapshots if one.file not in self._undeclared}
         self._snapshots = declared | self._staged
         files = [snapshot.file for snapshot in manifest.snapshots]
@@ -339,6 +345,7 @@ class SnapshotDirectory:
             return found
         unfit = self._unfit(found, datasets)
         self.changed = frozenset(one.dataset for one in unfit)
+        self._former = {one.dataset: one for one in found.snapshots}
         with closing(Verifier(self._state_dir)) as verifier:
             kept = tuple(one for one in found.snapshots if one not in unfit and verifier.is_good(one))
         if kept != found.snapshots:

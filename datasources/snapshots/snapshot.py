@@ -59,15 +59,7 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 def fingerprint(dataset: DatasetConfig) -> str:
     """Return a string that changes whenever the settings used to build the data change."""
-    secrets = secret_params(dataset.connector)
-    settings: list[object] = [
-        dataset.name,
-        dataset.from_,
-        dataset.location if dataset.view is None else "",  # the state directory of this node
-        sorted((name, text_of(value)) for name, value in dataset.params.items() if name not in secrets),
-        refresh_sql_of(dataset),
-        append.time_column_of(dataset),
-    ]
+    settings = [*_settings_of_columns(dataset), append.time_column_of(dataset)]
     if declared := indexes.declared(dataset):  # Without indexes, the fingerprint equals that of older releases.
         settings.append(declared)
     if (window_s := window_of(dataset)) is not None:
@@ -79,6 +71,23 @@ def fingerprint(dataset: DatasetConfig) -> str:
             dataset.view.fingerprints,
         ]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+
+def origin(dataset: DatasetConfig) -> str:
+    """Return a string that changes whenever the settings change that decide what the columns of the data mean."""
+    settings = [*_settings_of_columns(dataset), dataset.view and dataset.view.sql]
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+
+def _settings_of_columns(dataset: DatasetConfig) -> list[object]:
+    secrets = secret_params(dataset.connector)
+    return [
+        dataset.name,
+        dataset.from_,
+        dataset.location if dataset.view is None else "",  # the state directory of this node
+        sorted((name, text_of(value)) for name, value in dataset.params.items() if name not in secrets),
+        refresh_sql_of(dataset),
+    ]
 
 
 def with_fingerprints(config: RuntimeConfig) -> RuntimeConfig:
@@ -195,6 +204,7 @@ class Order:
         dataset: The dataset to read.
         refresh_sql: A gated SELECT over the dataset's own name, run on the source's rows; None for all rows.
         served: The published snapshot of the dataset. It must stay in place until the build returns.
+        former: The last snapshot of the dataset, which may have been built from other settings and may be gone.
         skip_unchanged: Whether a source that has not changed since *served* may be skipped.
         mode: Whether to replace all rows or to append newer rows to *served*; None means as *dataset* declares.
             Appending needs a `time_column`.
@@ -207,6 +217,7 @@ class Order:
     refresh_sql: str | None = None
     _: KW_ONLY
     served: Snapshot | None = None
+    former: Snapshot | None = None
     skip_unchanged: bool = False
     mode: RefreshMode | None = None
     file: str = ""
@@ -327,7 +338,6 @@ class SnapshotBuilder:
                 os.fsync(file.fileno())
             sync_directory(path.parent)
             size, checksum = _measure(path)
-            source = fingerprint(dataset)
             snapshot = Snapshot(
                 dataset=dataset.name,
                 file=path.name,
@@ -335,10 +345,11 @@ class SnapshotBuilder:
                 size_bytes=size,
                 sha256=checksum,
                 created_at=utc_now(),
-                source=source,
+                source=fingerprint(dataset),
+                origin=origin(dataset),
                 source_version=None if loaded.version is None else _version_prefix(order.refresh_sql) + loaded.version,
                 columns=loaded.columns,
-                retyped=retyped(order.served, source, loaded.columns),
+                retyped=retyped(order.served or order.former, origin(dataset), loaded.columns),
             )
             self.phases["sync"] = (synced := time.monotonic()) - written
             self._verifier.verify_content(snapshot)

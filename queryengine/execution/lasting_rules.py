@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from operator import itemgetter
 from typing import Final, Self
 
 import duckdb
@@ -51,6 +52,10 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoload_known_extensions": False,
 }
 _PLAN: Final = "SELECT json_serialize_plan(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)"
+
+#: A value of an ENUM in the text of a type, and what stands before the fields of a structure.
+_TEXT: Final = "'(?:[^']|'')*'"
+_STRUCTURE: Final = re.compile(rf'{_TEXT}|"(?:[^"]|"")*"|(STRUCT\()')
 
 #: Keys of plans with names, and with the types of columns that may be unused.
 _NOT_COMPARED: Final = frozenset(
@@ -160,7 +165,7 @@ def _gained_fields(
             paths = [*filter(None, names.get(lower(column), ()))]
             if paths and not any(planner.has_field(type_, path) for path in paths):
                 yield _Change(lower(column), table, tables, {**tables, table: {**columns, column: _type_with(paths)}})
-            for found in re.finditer(r"STRUCT\(", type_) if spreads else ():
+            for found in filter(itemgetter(1), _STRUCTURE.finditer(type_) if spreads else ()):
                 for name, fields in names.items():
                     before, after = (
                         f"{type_[: found.end()]}{quoted(one)} {_type_with(fields)}, {type_[found.end() :]}"
@@ -183,16 +188,23 @@ def _losses(
     If the rule *spreads* structures, their fields count, too.
     """
     for name, *fields in sorted(names):
-        field = re.compile(rf"([(,] ?)(?:{'|'.join(map(re.escape, {name, quoted(name)}))}) ", re.IGNORECASE)
         for table, columns in tables.items():
             for column, type_ in columns.items():
                 if lower(column) == name and planner.has_field(type_, fields):
                     after = {_FRESH if one == column else one: columns[one] for one in columns}
-                elif spreads and field.search(type_):
-                    after = {**columns, column: field.sub(rf"\1{_FRESH} ", type_)}
+                elif spreads:
+                    after = {**columns, column: _without_field(type_, name)}
                 else:
                     continue
-                yield _Change(name, table, tables, {**tables, table: after})
+                if after != columns:
+                    yield _Change(name, table, tables, {**tables, table: after})
+
+
+def _without_field(type_: str, name: str) -> str:
+    """Return *type_* with another name for all fields with this lower-case *name*."""
+    either = "|".join(map(re.escape, {name, quoted(name)}))
+    pattern = re.compile(rf"{_TEXT}|([(,] ?)(?:{either}) ", re.IGNORECASE)
+    return pattern.sub(lambda found: found[0] if found[1] is None else f"{found[1]}{_FRESH} ", type_)
 
 
 def _type_with(paths: Paths) -> str:

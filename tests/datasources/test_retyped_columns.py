@@ -4,12 +4,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from queryengine.engine import Query
 from queryengine.errors import DatasetNotLoadedError
 from queryengine.manifest import Column, read_manifest
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import DatasetRule, Scope, ViewConfig
+from runtimeconf.model import AccelerationConfig, DatasetRule, IndexConfig, Scope, ViewConfig
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import Start, configure, declare, finished
 
@@ -85,3 +86,20 @@ def test_a_column_that_comes_back_and_other_integers(tmp_path: Path, begin: Star
         for row_filter in ("S = '3'", "hash(n) > 0"):
             with pytest.raises(DatasetNotLoadedError, match="its rules do not fit"):
                 rows(engine, row_filter)
+
+
+def test_other_settings_of_the_dataset_do_not_forget_the_first_types(tmp_path: Path, begin: Start) -> None:
+    put(tmp_path, "a.csv", "id,grade\n1,9\n2,x\n")
+    begin(declare(tmp_path, "a.csv"))
+    put(tmp_path, "a.csv", "id,grade\n1,9\n2,8\n")
+    indexed = replace(
+        declare(tmp_path, "a.csv"), acceleration=AccelerationConfig(indexes=(IndexConfig(columns=("id",)),))
+    )
+    begin(indexed)
+
+    (snapshot,) = read_manifest(tmp_path / "state").snapshots
+    assert snapshot.retyped == (Column(name="grade", type="VARCHAR"),)
+
+    begin(replace(indexed, params={"file_format": "csv"}))
+    (snapshot,) = read_manifest(tmp_path / "state").snapshots
+    assert snapshot.retyped == (), "another file"
