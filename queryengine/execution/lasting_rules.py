@@ -29,7 +29,8 @@ from msgspec import Struct
 from queryengine.bounded_dict import BoundedDict
 from queryengine.execution.bounded_functions import MACROS
 from queryengine.gate import macros
-from queryengine.gate.lexer import lower
+from queryengine.gate.fingerprint import digest
+from queryengine.gate.lexer import lower, scan
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified, quoted, split_relation
 
@@ -69,7 +70,7 @@ _PART: Final = re.compile(r'"(?:[^"\\]|\\.)*":?|[\[\]{},]|[^\[\]{},"\s]+')
 _MOST_CHARACTERS: Final = 10_000_000
 
 #: The kept results, by a digest of what was asked.
-_results: BoundedDict[bytes, str | None] = BoundedDict(1024)
+_results: BoundedDict[bytes, str | None] = BoundedDict(4096)
 
 
 class _Change(Struct, frozen=True):
@@ -95,7 +96,8 @@ def doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
         for table, columns in tables.items()
     }
     names = sorted(rule.columns), sorted(rule.others), rule.spreads
-    asked = hashlib.blake2b(repr((sql, names, sorted(rule.macros), tables)).encode(), digest_size=16).digest()
+    # The values of literals do not affect what names mean.
+    asked = hashlib.blake2b(repr((digest(scan(sql)), names, sorted(rule.macros), tables)).encode()).digest()
     found = _results.get(asked, "")
     if found == "":
         found = _results[asked] = _first_doubt(rule, sql, tables)

@@ -10,7 +10,7 @@ A star takes columns by position: `tenant IN (FROM grants)` reads whatever is th
 GROUP BY depends on all columns.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -19,6 +19,8 @@ from queryengine.errors import StatementNotAllowedError
 from queryengine.gate.lexer import lower
 from queryengine.gate.node_kinds import column_name, nodes_of
 
+#: The schemas and databases that can stand before a table or function.
+_SCHEMAS: Final = frozenset({"main", "pg_catalog", "runtime", "system"})
 #: Names of functions that are useful in a rule, and are not columns.
 _TIMES: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 _NO_TABLE: Final = {"type": "EMPTY"}
@@ -50,12 +52,7 @@ def lasting_names(tree: Mapping[str, Any]) -> Names:
         StatementNotAllowedError: The rule takes columns by their position, or a lambda hides a table.
     """
     _check_forms(tree)
-    tables = {"main", "runtime", *(lower(name) for one in nodes_of(tree) for name in _names_of_table(one))}
-    if functions := tables & _TIMES:
-        raise StatementNotAllowedError(f"a table must not have the name {min(functions)}, which is a function.")
-    derived = _derived_tables(tree)
-    columns: set[tuple[str, ...]] = set()
-    others: set[tuple[str, ...]] = set()
+    found = _Collector(tree)
     pending: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while pending:
         node, parameters = pending.pop()
@@ -64,39 +61,76 @@ def lasting_names(tree: Mapping[str, Any]) -> Names:
         if not isinstance(node, dict):
             continue
         for names in _names(node):
-            if names[0] in derived and len(names) == 1 and node.get("class") not in {None, "STAR"}:
-                raise StatementNotAllowedError(f"write the columns of {names[0]} instead of {names[0]} alone.")
-            if names[0] in parameters:
-                # A parameter alone comes before any column, but a field or method of it does not.
-                others.update([tuple(names)] if len(names) > 1 or node["class"] != "COLUMN_REF" else ())
-            elif len(names) == 1 and (names[0] in _TIMES or (names[0] in tables and node.get("class") == "STAR")):
-                others.add(tuple(names))
-            else:
-                start = next(place for place, one in enumerate(names) if one not in tables or place == len(names) - 1)
-                others.update(tuple(names[place:]) for place in range(start))
-                columns.add(tuple(names[start:]))
+            found.add(names, node, parameters)
         if node.get("class") == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
-            parameters = parameters.union(_parameters(node, tables))
+            parameters = parameters.union(found.parameters_of(node))
             node = {"expr": node["expr"]}
         pending.extend((one, parameters) for one in node.values())
-    return Names(frozenset(columns), frozenset(others), _uncast(tree), any(map(_spreads, nodes_of(tree))))
+    spreads = any(map(_spreads, nodes_of(tree)))
+    return Names(frozenset(found.columns), frozenset(found.others), _uncast(tree), spreads)
+
+
+class _Collector:
+    """The names in *tree*: see `Names`."""
+
+    def __init__(self, tree: Mapping[str, Any]) -> None:
+        self.columns: set[tuple[str, ...]] = set()
+        self.others: set[tuple[str, ...]] = set()
+        nodes = [*nodes_of(tree)]
+        self._tables = {*_SCHEMAS, *(lower(name) for one in nodes for name in _names_of_table(one))}
+        self._datasets = {
+            _without_schema(one["qualified_name"]["path"]) for one in nodes if one.get("type") == "BASE_TABLE"
+        }
+        self._derived = _derived_tables(tree)
+        if functions := self._tables & _TIMES:
+            raise StatementNotAllowedError(f"a table must not have the name {min(functions)}, which is a function.")
+
+    def add(self, names: Sequence[str], node: Mapping[str, Any], parameters: frozenset[str]) -> None:
+        """
+        Add the name in *node* with the lower-case parts *names*, within lambdas with these *parameters*.
+
+        Raises:
+            StatementNotAllowedError: The name means a whole row, which depends on all columns.
+        """
+        kind, is_alone = node.get("class"), len(names) == 1
+        if names[0] in parameters:
+            # A parameter alone comes before any column, but a field or method of it does not.
+            self.others.update([tuple(names)] if not is_alone or kind != "COLUMN_REF" else ())
+        elif kind in {"FUNCTION", "WINDOW"} and _SCHEMAS.issuperset(names):
+            self.others.add((names[0],))  # A method of a column would come before a function of a schema.
+        elif is_alone and (names[0] in _TIMES or (names[0] in self._tables and kind == "STAR")):
+            self.others.add(tuple(names))
+        elif kind is not None and (names[0] in self._derived if is_alone else _without_schema(names) in self._datasets):
+            raise StatementNotAllowedError(f"write the columns of {names[-1]} instead of {'.'.join(names)} alone.")
+        else:
+            start = next(i for i, name in enumerate(names) if name not in self._tables or i == len(names) - 1)
+            self.others.update(tuple(names[i:]) for i in range(start))
+            self.columns.add(tuple(names[start:]))
+
+    def parameters_of(self, node: Mapping[str, Any]) -> set[str]:
+        """Return the parameters of a lambda. Raises StatementNotAllowedError if one has the name of a table."""
+        found = {lower(name) for one in nodes_of(node["lhs"]) for name in one.get("column_names", ())}
+        if hidden := found & self._tables:
+            raise StatementNotAllowedError(
+                f"the parameter {min(hidden)} of a lambda must not have the name of a table."
+            )
+        return found
 
 
 def _names(node: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield the names that *node* itself contains, each as a list of its parts in lower case."""
-    if written := column_name(node):
+    path = node.get("qualified_name", {}).get("path", ()) if node.get("class") in {"FUNCTION", "WINDOW"} else ()
+    if written := column_name(node) or path[:-1]:
         yield [*map(lower, written)]
     if node.get("class") == "STAR" and node.get("relation_name"):
         yield [lower(node["relation_name"])]
     yield from ([lower(name)] for name in (*node.get("using_columns", ()), *node.get("groups", ())))
 
 
-def _parameters(node: Mapping[str, Any], tables: set[str]) -> set[str]:
-    """Return the names of the parameters of a lambda. Raises StatementNotAllowedError if one is that of a table."""
-    found = {lower(name) for one in nodes_of(node["lhs"]) for name in one.get("column_names", ())}
-    if hidden := found & tables:
-        raise StatementNotAllowedError(f"the parameter {min(hidden)} of a lambda must not have the name of a table.")
-    return found
+def _without_schema(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the lower-case *names* of a table without the default database and schema."""
+    start = next((place for place, name in enumerate(names) if name not in {"main", "runtime"}), len(names) - 1)
+    return tuple(map(lower, names[start:]))
 
 
 def _names_of_table(node: Mapping[str, Any]) -> Iterator[str]:

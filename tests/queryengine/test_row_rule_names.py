@@ -6,10 +6,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from queryengine.errors import SqlSyntaxError
 from queryengine.execution.rule_gate import gate_rule
 from queryengine.gate.gate import Gate
+from queryengine.manifest import Column, write_manifest
 from runtimeconf.model import DatasetRule, Scope
 from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.publishing import Publisher
@@ -23,6 +25,8 @@ TABLES = {
 }
 #: Filters with names that could come to mean something else, which are refused.
 REFUSED = (
+    "tenant NOT IN (SELECT q.a FROM (SELECT unnest(main.grants) FROM grants) AS q(a, b, c))",
+    "EXISTS (FROM grants WHERE main.grants.to_json()::VARCHAR LIKE '%' || orders.tenant || '%')",
     "EXISTS (FROM grants AS g WHERE g.level = id)",
     "EXISTS (FROM grants AS g WHERE g.level IN (SELECT b.level FROM active AS b WHERE kind = b.level))",
     "tenant IN (SELECT g.tenant FROM grants AS g NATURAL JOIN active)",
@@ -225,6 +229,28 @@ def test_a_star_of_a_column_that_disappears_is_not_that_of_another(tmp_path: Pat
         publisher.publish(grants="SELECT {'tenant': 'acme'} AS other")
         assert UNAVAILABLE in {before, count()}
         assert before in {UNAVAILABLE, b'[{"n":1}]'}
+
+
+def test_a_method_of_a_column_that_disappears_is_no_function_of_a_schema(tmp_path: Path) -> None:
+    with filtered(tmp_path, "EXISTS (FROM grants WHERE pg_catalog.starts_with(orders.tenant))") as (publisher, count):
+        publisher.publish(grants="SELECT 'acme' AS pg_catalog")
+        assert count() == UNAVAILABLE
+        publisher.publish(
+            orders=f"SELECT *, tenant AS pg_catalog FROM ({TABLES['orders']})", grants="SELECT 1 AS other"
+        )
+        assert count() == UNAVAILABLE
+
+
+@pytest.mark.parametrize(("first", "expected"), [("'a', 'b'", b'[{"n":1}]'), ("'b', 'a'", UNAVAILABLE)])
+def test_an_enum_may_gain_values(tmp_path: Path, first: str, expected: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    with filtered(tmp_path, "tenant > 'a'") as (publisher, count):
+        found = publisher.publish(orders="SELECT unnest(['a', 'b'])::ENUM('a', 'b', 'c') AS tenant")
+        retyped = (Column(name="tenant", type=f"ENUM({first})"),)
+        snapshots = tuple(replace(one, retyped=retyped) for one in found.snapshots)
+        write_manifest(publisher.state_dir, replace(found, snapshots=snapshots))
+
+        assert count() == expected
+        assert "'b'" not in str([vars(record) for record in caplog.records])
 
 
 def test_a_geometry_that_appears_is_not_taken_for_a_dataset(tmp_path: Path) -> None:
