@@ -281,6 +281,8 @@ class _Planner:
         if self._characters_left < 0:
             raise _TooLargeError
         if not text.startswith('{"error":false'):
+            if json.loads(text)["error_type"] == "out of memory":  # This says nothing about the rule.
+                raise duckdb.OutOfMemoryException("There is too little memory to plan the rule of a key.")
             return None
         compared: list[str] = []
         depth, end = 0, -1  # The value of a key that is not compared ends at the depth `end`.
