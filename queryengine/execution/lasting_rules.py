@@ -30,6 +30,7 @@ from queryengine.bounded_dict import BoundedDict
 from queryengine.execution.bounded_functions import MACROS
 from queryengine.gate import macros
 from queryengine.gate.fingerprint import digest
+from queryengine.gate.gate import SETTINGS
 from queryengine.gate.lexer import lower, scan
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified, quoted, split_relation
@@ -44,14 +45,6 @@ Paths = Iterable[list[str]]
 #: How the names of columns begin that no rule can name.
 _FRESH: Final = "_k000000000000"
 
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "threads": 1,
-    "async_threads": 1,
-    "enable_external_access": False,
-    "python_enable_replacements": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
 _PLAN: Final = "SELECT json_serialize_plan(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)"
 
 #: A value of an ENUM in the text of a type, and what stands before the fields of a structure.
@@ -229,7 +222,7 @@ class _Planner:
     def __init__(self, sql: str, called: frozenset[str]) -> None:
         self._sql = sql
         self._characters_left = _MOST_CHARACTERS
-        self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self._connection = duckdb.connect(":memory:", config=SETTINGS)
         self._connection.execute("ATTACH ':memory:' AS runtime; USE runtime")
         for macro in (*MACROS, *(one.definition for one in macros.needed(called))):
             self._connection.execute(f"CREATE MACRO {macro}")

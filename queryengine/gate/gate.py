@@ -40,7 +40,8 @@ _CACHED: Final = 512
 #: The maximum length of a parser message, in characters. A message may quote the whole statement.
 _MESSAGE_CHARACTERS: Final = 300
 
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+#: The settings of an instance without data, which only parses and plans.
+SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 1,
     "async_threads": 1,  # No files are read. DuckDB's default is eight.
     "enable_external_access": False,
@@ -83,7 +84,7 @@ class Gate:
         self._variant_casts = variant_casts
         if datafusion_sql:
             macros()  # takes some milliseconds, so do it before the first statement
-        self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self._connection = duckdb.connect(":memory:", config=SETTINGS)
         self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
         (self._parse_call,) = self._connection.extract_statements(_PARSE)
         self._of_thread = threading.local()

@@ -10,17 +10,15 @@ A star takes columns by position: `tenant IN (FROM grants)` reads whatever is th
 GROUP BY depends on all columns.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
 from queryengine.errors import StatementNotAllowedError
 from queryengine.gate.lexer import lower
-from queryengine.gate.node_kinds import column_name, nodes_of
+from queryengine.gate.node_kinds import SCHEMAS, before_function, column_name, nodes_of
 
-#: The schemas and databases that can stand before a table or function.
-_SCHEMAS: Final = frozenset({"main", "pg_catalog", "runtime", "system"})
 #: Names of functions that are useful in a rule, and are not columns.
 _TIMES: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 _NO_TABLE: Final = {"type": "EMPTY"}
@@ -77,7 +75,7 @@ class _Collector:
         self.columns: set[tuple[str, ...]] = set()
         self.others: set[tuple[str, ...]] = set()
         nodes = [*nodes_of(tree)]
-        self._tables = {*_SCHEMAS, *(lower(name) for one in nodes for name in _names_of_table(one))}
+        self._tables = {*SCHEMAS, *(lower(name) for one in nodes for name in _names_of_table(one))}
         self._datasets = {
             _without_schema(one["qualified_name"]["path"]) for one in nodes if one.get("type") == "BASE_TABLE"
         }
@@ -96,7 +94,7 @@ class _Collector:
         if names[0] in parameters:
             # A parameter alone comes before any column, but a field or method of it does not.
             self.others.update([tuple(names)] if not is_alone or kind != "COLUMN_REF" else ())
-        elif kind in {"FUNCTION", "WINDOW"} and _SCHEMAS.issuperset(names):
+        elif kind in {"FUNCTION", "WINDOW"} and SCHEMAS.issuperset(names):
             self.others.add((names[0],))  # A method of a column would come before a function of a schema.
         elif is_alone and (names[0] in _TIMES or (names[0] in self._tables and kind == "STAR")):
             self.others.add(tuple(names))
@@ -119,18 +117,17 @@ class _Collector:
 
 def _names(node: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield the names that *node* itself contains, each as a list of its parts in lower case."""
-    path = node.get("qualified_name", {}).get("path", ()) if node.get("class") in {"FUNCTION", "WINDOW"} else ()
-    if written := column_name(node) or path[:-1]:
+    if written := column_name(node) or before_function(node):
         yield [*map(lower, written)]
     if node.get("class") == "STAR" and node.get("relation_name"):
         yield [lower(node["relation_name"])]
     yield from ([lower(name)] for name in (*node.get("using_columns", ()), *node.get("groups", ())))
 
 
-def _without_schema(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the lower-case *names* of a table without the default database and schema."""
-    start = next((place for place, name in enumerate(names) if name not in {"main", "runtime"}), len(names) - 1)
-    return tuple(map(lower, names[start:]))
+def _without_schema(path: Iterable[str]) -> tuple[str, ...]:
+    """Return the lower-case *path* of a table without the default database and schema."""
+    names = [*map(lower, path)]
+    return tuple(name for name in names[:-1] if name not in {"main", "runtime"}) + tuple(names[-1:])
 
 
 def _names_of_table(node: Mapping[str, Any]) -> Iterator[str]:

@@ -102,7 +102,7 @@ _NESTED: Final = frozenset(
 )
 
 #: The engine's schemas and databases, which can stand before a function.
-_SCHEMAS: Final = frozenset({"main", "pg_catalog", "runtime", "system"})
+SCHEMAS: Final = frozenset({"main", "pg_catalog", "runtime", "system"})
 
 #: The joins of SQL. `JOIN BY (TYPE ...)` also takes those that the engine makes from subqueries.
 _JOINS: Final = frozenset({"INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI"})
@@ -138,8 +138,15 @@ def column_name(node: Mapping[str, Any]) -> list[str]:
     """
     if node.get("class") == "COLUMN_REF":
         return list(node["column_names"])
-    path = node.get("qualified_name", {}).get("path", ()) if node.get("class") in {"FUNCTION", "WINDOW"} else ()
-    return [] if _SCHEMAS.issuperset(map(str.lower, path[:-1])) else list(path[:-1])
+    before = before_function(node)
+    return [] if SCHEMAS.issuperset(map(str.lower, before)) else before
+
+
+def before_function(node: Mapping[str, Any]) -> list[str]:
+    """Return what stands before the name of a function, which is a schema or a column; nothing in other nodes."""
+    if node.get("class") not in {"FUNCTION", "WINDOW"}:
+        return []
+    return list(node["qualified_name"]["path"][:-1])
 
 
 def known(forms: Mapping[str, Form], kind: str, node: dict[str, Any]) -> Form:

@@ -26,6 +26,7 @@ TABLES = {
 #: Filters with names that could come to mean something else, which are refused.
 REFUSED = (
     "tenant NOT IN (SELECT q.a FROM (SELECT unnest(main.grants) FROM grants) AS q(a, b, c))",
+    "EXISTS (FROM MAIN.Grants WHERE to_json(main.GRANTS)::VARCHAR LIKE '%' || orders.tenant || '%')",
     "EXISTS (FROM grants WHERE main.grants.to_json()::VARCHAR LIKE '%' || orders.tenant || '%')",
     "EXISTS (FROM grants AS g WHERE g.level = id)",
     "EXISTS (FROM grants AS g WHERE g.level IN (SELECT b.level FROM active AS b WHERE kind = b.level))",
