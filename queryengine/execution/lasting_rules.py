@@ -18,7 +18,7 @@ the rule contains, because the gate refuses what takes columns by position.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import Final, Self
@@ -29,9 +29,8 @@ from msgspec import Struct
 from queryengine.bounded_dict import BoundedDict
 from queryengine.execution.bounded_functions import MACROS
 from queryengine.gate import macros
-from queryengine.gate.fingerprint import digest
 from queryengine.gate.gate import SETTINGS
-from queryengine.gate.lexer import lower, scan
+from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified, quoted, split_relation
 
@@ -41,6 +40,8 @@ Columns = Mapping[str, str]
 Tables = Mapping[str, Columns]
 #: Names of nested fields; an empty one for a value itself.
 Paths = Iterable[list[str]]
+
+_NO_QUOTES: Final = str.maketrans(dict.fromkeys("\"'`"))
 
 #: How the names of columns begin that no rule can name.
 _FRESH: Final = "_k000000000000"
@@ -59,8 +60,11 @@ _NOT_COMPARED: Final = frozenset(
 #: A string, number or sign of JSON. A key ends with its colon.
 _PART: Final = re.compile(r'"(?:[^"\\]|\\.)*":?|[\[\]{},]|[^\[\]{},"\s]+')
 
-#: The maximum length of all plans for one rule, which take some seconds to compare.
+#: The maximum length of all plans for one rule, which take some seconds to compare, and the memory for making one.
 _MOST_CHARACTERS: Final = 10_000_000
+_MEMORY: Final = "128MB"
+#: What the engine says if a limit of its own is reached, and not if the machine has no memory.
+_LIMIT_REACHED: Final = re.compile(r"/[^/]+ used\)")
 
 #: The kept results, by a digest of what was asked.
 _results: BoundedDict[bytes, str | None] = BoundedDict(4096)
@@ -83,18 +87,22 @@ def doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
     Raises:
         duckdb.Error: The tables cannot be created.
     """
-    text = lower(sql)
+    text = _without_quotes(sql)
     tables = {
-        table: {column: type_ for column, type_ in columns.items() if lower(column).replace('"', '""') in text}
+        table: {column: type_ for column, type_ in columns.items() if _without_quotes(column) in text}
         for table, columns in tables.items()
     }
-    names = sorted(rule.columns), sorted(rule.others), rule.spreads
-    # The values of literals do not affect what names mean.
-    asked = hashlib.blake2b(repr((digest(scan(sql)), names, sorted(rule.macros), tables)).encode()).digest()
+    # Literals count, because a string can be an alias or the name of a field.
+    asked = hashlib.blake2b(repr((sql, sorted(rule.macros), tables)).encode()).digest()
     found = _results.get(asked, "")
     if found == "":
         found = _results[asked] = _first_doubt(rule, sql, tables)
     return found
+
+
+def _without_quotes(text: str) -> str:
+    """Return *text* in lower case without quotes, which are written twice within a name that is quoted."""
+    return lower(text).translate(_NO_QUOTES)
 
 
 def _first_doubt(rule: GatedRule, sql: str, tables: Tables) -> str | None:
@@ -216,13 +224,20 @@ class _TooLargeError(Exception):
     """The plans take too long to compare."""
 
 
+def _out_of_memory(message: str) -> Exception:
+    """Return what an engine without memory tells about the rule. A shortage of the machine tells nothing."""
+    if _LIMIT_REACHED.search(message):
+        return _TooLargeError()
+    return duckdb.OutOfMemoryException("There is too little memory to plan the rule of a key.")
+
+
 class _Planner:
     """Plans *sql*, which calls the macros *called*, on empty tables in an engine of its own."""
 
     def __init__(self, sql: str, called: frozenset[str]) -> None:
         self._sql = sql
         self._characters_left = _MOST_CHARACTERS
-        self._connection = duckdb.connect(":memory:", config=SETTINGS)
+        self._connection = duckdb.connect(":memory:", config=SETTINGS | {"memory_limit": _MEMORY})
         self._connection.execute("ATTACH ':memory:' AS runtime; USE runtime")
         for macro in (*MACROS, *(one.definition for one in macros.needed(called))):
             self._connection.execute(f"CREATE MACRO {macro}")
@@ -251,7 +266,9 @@ class _Planner:
         """Return whether a column of this type has the nested field *path*. An empty path is the column itself."""
         field = ".".join(map(quoted, ("x", *path)))
         try:
-            self._connection.execute(f"FROM (VALUES (NULL::{type_})) AS {_FRESH}(x) SELECT {field} LIMIT 0")
+            self._execute(f"FROM (VALUES (NULL::{type_})) AS {_FRESH}(x) SELECT {field} LIMIT 0")
+        except duckdb.OutOfMemoryException:
+            raise
         except duckdb.Error:
             return False
         return True
@@ -259,9 +276,15 @@ class _Planner:
     def _create(self, tables: Tables) -> None:
         for table, columns in tables.items():
             if (schema := split_relation(table)[0]) != "main":
-                self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
+                self._execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
             listed = (f"{quoted(name)} {type_}" for name, type_ in (columns or {f"{_FRESH}_": "INT"}).items())
-            self._connection.execute(f"CREATE OR REPLACE TABLE {qualified(table)} ({', '.join(listed)})")
+            self._execute(f"CREATE OR REPLACE TABLE {qualified(table)} ({', '.join(listed)})")
+
+    def _execute(self, sql: str, values: Sequence[str] = ()) -> duckdb.DuckDBPyConnection:
+        try:
+            return self._connection.execute(sql, values)
+        except duckdb.OutOfMemoryException as exc:
+            raise _out_of_memory(str(exc)) from exc
 
     def _plan(self, names: Iterable[str]) -> list[str] | None:
         """
@@ -269,13 +292,14 @@ class _Planner:
 
         The plan is not decoded, because it can be nested more deeply than Python's decoder supports.
         """
-        (text,) = self._connection.execute(_PLAN, [self._sql]).fetchone() or ("",)
+        (text,) = self._execute(_PLAN, [self._sql]).fetchone() or ("",)
         self._characters_left -= len(text)
         if self._characters_left < 0:
             raise _TooLargeError
         if not text.startswith('{"error":false'):
-            if json.loads(text)["error_type"] == "out of memory":  # This says nothing about the rule.
-                raise duckdb.OutOfMemoryException("There is too little memory to plan the rule of a key.")
+            error = json.loads(text)
+            if error["error_type"] == "out of memory":
+                raise _out_of_memory(error["error_message"])
             return None
         compared: list[str] = []
         depth, end = 0, -1  # The value of a key that is not compared ends at the depth `end`.

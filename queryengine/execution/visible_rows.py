@@ -110,7 +110,8 @@ def _check_types(rule: GatedRule, definitions: Definitions) -> None:
 
 def _is_extended(first: str, present: str) -> bool:
     """Return whether two types are ENUMs, and *present* has the values of *first* and then more."""
-    return first.startswith("ENUM(") and present.startswith(f"{first.removesuffix(')')}, ")
+    are_enums = first.startswith("ENUM(") and _ENUM.fullmatch(first) and _ENUM.fullmatch(present)
+    return bool(are_enums) and present.startswith(f"{first.removesuffix(')')}, ")
 
 
 def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:

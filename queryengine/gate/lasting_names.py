@@ -7,7 +7,7 @@ first name means a column `orders` of an inner table once that table has gained 
 `queryengine.execution` checks this with the columns of the data. It must know which names are meant to be columns.
 
 A star takes columns by position: `tenant IN (FROM grants)` reads whatever is the only column of `grants`. PIVOT without
-GROUP BY depends on all columns.
+GROUP BY depends on all columns. Names do not become values, because their letters' case may change.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,9 +47,12 @@ def lasting_names(tree: Mapping[str, Any]) -> Names:
     Return the names in the tree of `SELECT (rule) FROM dataset`.
 
     Raises:
-        StatementNotAllowedError: The rule takes columns by their position, or a lambda hides a table.
+        StatementNotAllowedError: The rule takes columns by their position, or names for values, or a lambda hides a
+            table.
     """
     _check_forms(tree)
+    if any(map(_takes_name, nodes_of(tree))):
+        raise StatementNotAllowedError("UNPIVOT, alias(a) and struct_pack(a) take the name of a column for a value.")
     found = _Collector(tree)
     pending: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while pending:
@@ -195,6 +198,14 @@ def _check_forms(tree: Mapping[str, Any]) -> None:
             raise StatementNotAllowedError("write the names of columns instead of new ones by position, as in t(a, b).")
 
 
+def _takes_name(node: Mapping[str, Any]) -> bool:
+    """Return whether the result of *node* contains the name of a column as the data writes it."""
+    function = lower(node.get("function_name", ""))
+    if function != "struct_pack":
+        return function == "alias" or bool(node.get("unpivot_names"))
+    return bool(before_function(node)) or not all(one.get("name") for one in node["arguments"])
+
+
 def _read_by_name(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """
     Yield the stars of a query in *node* whose columns nobody reads, as in EXISTS, or only by name, as in FROM and WITH.
@@ -211,7 +222,8 @@ def _read_by_name(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         return
     modifiers = query.get("modifiers", ())
     orders = [order for one in modifiers for order in one.get("orders", ())]
-    if any(not any(map(column_name, nodes_of(order))) for order in orders):  # A number is a position.
+    ordered_or_grouped = [*orders, *query.get("group_expressions", ())]
+    if any(not any(map(column_name, nodes_of(one))) for one in ordered_or_grouped):  # A number is a position.
         return
     if len(selected) == 1 and not any(one["type"] == "DISTINCT_MODIFIER" for one in modifiers):
         # A column that is renamed stands behind that of its new name.
