@@ -77,10 +77,16 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """All published snapshots. `generation` increases by one with each publication."""
+    """
+    All published snapshots. `generation` increases by one with each publication.
+
+    `former` has the last snapshots of datasets that have none now. Their files are gone, but not the first types of
+    their columns.
+    """
 
     generation: int
     snapshots: tuple[Snapshot, ...] = ()
+    former: tuple[Snapshot, ...] = ()
 
 
 def manifest_path(state_dir: Path) -> Path:
@@ -242,8 +248,11 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 
 
 def _encode(manifest: Manifest) -> bytes:
-    snapshots = [snapshot_fields(snapshot) for snapshot in manifest.snapshots]
-    content = _canonical({"generation": manifest.generation, "snapshots": snapshots})
+    fields: dict[str, Any] = {"generation": manifest.generation}
+    fields["snapshots"] = [snapshot_fields(snapshot) for snapshot in manifest.snapshots]
+    if manifest.former:
+        fields["former"] = [snapshot_fields(snapshot) for snapshot in manifest.former]
+    content = _canonical(fields)
     checksum = hashlib.sha256(content).hexdigest()
     head = f'{{"format_version":{FORMAT_VERSION},"checksum":"{checksum}","content":'
     return head.encode("ascii") + content + b"}\n"
@@ -270,6 +279,7 @@ def _decode(text: bytes) -> Manifest:
         return Manifest(
             generation=int(content["generation"]),
             snapshots=tuple(snapshot_of(item) for item in content["snapshots"]),
+            former=tuple(snapshot_of(item) for item in content.get("former", ())),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise ManifestError(

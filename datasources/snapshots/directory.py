@@ -43,6 +43,8 @@ from system.state_directory import remove_ours
 logger = logging.getLogger(__name__)
 
 _UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
+#: The maximum number of snapshots without data that a manifest remembers.
+_MOST_FORMER = 1_000
 #: A file's inode, size, and time of last change.
 _Stamp = tuple[int, int, int]
 
@@ -92,7 +94,7 @@ class SnapshotDirectory:
         self.staging: frozenset[str] = frozenset()
         self._staged: dict[str, Snapshot] = {}  # will replace snapshots that statements read until then
         self._superseded: list[Snapshot] = []  # may reappear after a power failure
-        self._former: dict[str, Snapshot] = {}
+        self._former: dict[str, Snapshot] = {}  # by lower-case name
         self._seen: Signature = None  # of the last manifest known to be correct
         self._stamps: dict[str, _Stamp | None] = {}  # of the snapshot files last known to be good
         try:
@@ -118,7 +120,7 @@ class SnapshotDirectory:
 
     def former(self, dataset: str) -> Snapshot | None:
         """Return the last snapshot of *dataset* that was published, even if it does not fit the declarations."""
-        return self._former.get(dataset)
+        return self._former.get(dataset.lower())
 
     def redeclare(self, datasets: Sequence[DatasetConfig]) -> None:
         """
@@ -296,7 +298,12 @@ class SnapshotDirectory:
         remove(snapshot_path(self._state_dir, snapshot))
 
     def _next(self, snapshots: tuple[Snapshot, ...]) -> Manifest:
-        return Manifest(generation=self._manifest.generation + 1, snapshots=snapshots)
+        return Manifest(generation=self._manifest.generation + 1, snapshots=snapshots, former=self._without(snapshots))
+
+    def _without(self, snapshots: Sequence[Snapshot]) -> tuple[Snapshot, ...]:
+        """Return the former snapshots of datasets that are not in *snapshots*."""
+        present = {one.dataset.lower() for one in snapshots}
+        return tuple(one for name, one in self._former.items() if name not in present)[-_MOST_FORMER:]
 
     def _write(self, manifest: Manifest) -> bool:
         """Write *manifest* and serve it. Return whether it is synced to disk."""
@@ -310,7 +317,7 @@ class SnapshotDirectory:
     def _serve(self, manifest: Manifest) -> None:
         """Record *manifest*, which was written, as the served one."""
         self._manifest, self._seen = manifest, self._signature()
-        self._former |= {one.dataset: one for one in manifest.snapshots}
+        self._former |= {one.dataset.lower(): one for one in manifest.snapshots}
         declared = {one.dataset: one for one in manifest.snapshots if one.file not in self._undeclared}
         self._snapshots = declared | self._staged
         files = [snapshot.file for snapshot in manifest.snapshots]
@@ -345,11 +352,11 @@ class SnapshotDirectory:
             return found
         unfit = self._unfit(found, datasets)
         self.changed = frozenset(one.dataset for one in unfit)
-        self._former = {one.dataset: one for one in found.snapshots}
+        self._former = {one.dataset.lower(): one for one in (*found.former, *found.snapshots)}
         with closing(Verifier(self._state_dir)) as verifier:
             kept = tuple(one for one in found.snapshots if one not in unfit and verifier.is_good(one))
         if kept != found.snapshots:
-            found = Manifest(generation=found.generation + 1, snapshots=kept)
+            found = Manifest(generation=found.generation + 1, snapshots=kept, former=self._without(kept))
             write_manifest(self._state_dir, found)
         return found
 

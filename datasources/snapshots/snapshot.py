@@ -59,7 +59,7 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 def fingerprint(dataset: DatasetConfig) -> str:
     """Return a string that changes whenever the settings used to build the data change."""
-    settings = [*_settings_of_columns(dataset), append.time_column_of(dataset)]
+    settings = [dataset.name, *_settings_of_columns(dataset), append.time_column_of(dataset)]
     if declared := indexes.declared(dataset):  # Without indexes, the fingerprint equals that of older releases.
         settings.append(declared)
     if (window_s := window_of(dataset)) is not None:
@@ -75,14 +75,13 @@ def fingerprint(dataset: DatasetConfig) -> str:
 
 def origin(dataset: DatasetConfig) -> str:
     """Return a string that changes whenever the settings change that decide what the columns of the data mean."""
-    settings = [*_settings_of_columns(dataset), dataset.view and dataset.view.sql]
+    settings = [dataset.name.lower(), *_settings_of_columns(dataset), dataset.view and dataset.view.sql]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
 def _settings_of_columns(dataset: DatasetConfig) -> list[object]:
     secrets = secret_params(dataset.connector)
     return [
-        dataset.name,
         dataset.from_,
         dataset.location if dataset.view is None else "",  # the state directory of this node
         sorted((name, text_of(value)) for name, value in dataset.params.items() if name not in secrets),

@@ -100,6 +100,21 @@ def test_other_settings_of_the_dataset_do_not_forget_the_first_types(tmp_path: P
     (snapshot,) = read_manifest(tmp_path / "state").snapshots
     assert snapshot.retyped == (Column(name="grade", type="VARCHAR"),)
 
+    indexed = replace(indexed, name="D")
+    begin(indexed)
+    (snapshot,) = read_manifest(tmp_path / "state").snapshots
+    assert snapshot.retyped == (Column(name="grade", type="VARCHAR"),), "another case"
+
+    (tmp_path / "a.csv").rename(tmp_path / "away.csv")
+    indexed = replace(indexed, name="d")
+    for _ in range(2):  # The first start withdraws the data, and the second one finds none.
+        begin(indexed)
+        assert read_manifest(tmp_path / "state").snapshots == ()
+    (tmp_path / "away.csv").rename(tmp_path / "a.csv")
+    begin(indexed)
+    (snapshot,) = read_manifest(tmp_path / "state").snapshots
+    assert snapshot.retyped == (Column(name="grade", type="VARCHAR"),), "no data at the last start"
+
     begin(replace(indexed, params={"file_format": "csv"}))
     (snapshot,) = read_manifest(tmp_path / "state").snapshots
     assert snapshot.retyped == (), "another file"
