@@ -255,11 +255,12 @@ class TextField(ScalarField[str]):
         return node.text
 
 
-#: What may contain two hyphens without being a comment, or a comment to the end of its line, in that order.
-_SQL_COMMENT = re.compile(
-    r"""'(?:[^']|'')*'?|"(?:[^"]|"")*"?|\$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|\Z)|/\*.*?(?:\*/|\Z)|(?P<comment>--[^\r\n]*)""",
-    re.DOTALL,
-)
+#: A comment to the end of its line, and before it what may contain two hyphens without being one.
+_SQL_COMMENT = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|(--[^\r\n]*)""")
+#: Such a comment, or what looks like one.
+_TWO_HYPHENS = re.compile(r"(--[^\r\n]*)")
+#: What may change where a string or name ends: other quotes, escapes, and comments with an end.
+_OTHER_QUOTES = re.compile(r"[`$]|[eE]'|/\*")
 
 
 class SqlField(TextField):
@@ -271,8 +272,9 @@ class SqlField(TextField):
     def convert(self, node: Scalar) -> str:
         """Return the text unchanged."""
         text = super().convert(node)
-        for match in _SQL_COMMENT.finditer(text) if node.written else ():
-            if (match["comment"] or "").rstrip() not in node.written:
+        comments = _TWO_HYPHENS if _OTHER_QUOTES.search(text) else _SQL_COMMENT
+        for match in comments.finditer(text) if node.written else ():
+            if (match[1] or "").rstrip() not in node.written:
                 raise InvalidValueError(
                     "YAML joins its lines, so the comment after -- hides the next: write the SQL below |"
                 )
