@@ -169,7 +169,9 @@ def _uncast(tree: Mapping[str, Any]) -> frozenset[str]:
         elif isinstance(node, dict):
             found.update(name for names in _names(node) for name in names)
             # A method of a column, as in CAST(x.greatest(y) AS DATE), runs before the cast.
-            is_cast = node.get("class") == "CAST" and node["child"].get("class") == "COLUMN_REF"
+            # That of `x IS TRUE` is the parser's, and has no length.
+            is_cast = node.get("class") == "CAST" and node.get("query_location_length")
+            is_cast = is_cast and node["child"].get("class") == "COLUMN_REF"
             pending.extend(one for key, one in node.items() if not (is_cast and key == "child"))
     return frozenset(found)
 

@@ -200,9 +200,19 @@ def test_rules_that_differ_in_a_literal_are_checked_separately() -> None:
     assert found[1] is not None
 
 
-def test_a_star_of_a_column_counts_as_a_use_of_its_type() -> None:
-    row_filter = "EXISTS (FROM (SELECT s.* FROM grants) AS q WHERE q.grade > '5')"
-    assert "s" in gate_rule(DatasetRule(dataset="orders", row_filter=row_filter), frozenset(TABLES), Gate()).uncast
+@pytest.mark.parametrize(
+    ("row_filter", "counts"),
+    [
+        ("EXISTS (FROM (SELECT s.* FROM grants) AS q WHERE q.grade > '5')", True),
+        ("s IS TRUE", True),
+        ("s IS NOT FALSE", True),
+        ("CAST(s AS BOOLEAN) IS TRUE", False),
+        ("s::BOOLEAN", False),
+    ],
+)
+def test_a_use_of_a_column_counts_unless_it_is_in_a_cast(row_filter: str, counts: bool) -> None:
+    rule = gate_rule(DatasetRule(dataset="orders", row_filter=row_filter), frozenset(TABLES), Gate())
+    assert ("s" in rule.uncast) == counts
 
 
 @pytest.mark.parametrize(
