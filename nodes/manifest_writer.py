@@ -65,6 +65,7 @@ class ManifestWriter:
         self._is_certain = True  # False while it is unknown whether the last version was or will be written
         self._uploading: set[str] = set()
         self._staged: dict[str, Snapshot] = {}
+        self._former: dict[str, Snapshot] = {}  # by lower-case name
         self._exporter = exporter
         self._linger_s = linger_s
         self._unused: dict[str, float] = {}  # objects, and since when
@@ -101,6 +102,10 @@ class ManifestWriter:
     def has_staged(self) -> bool:
         """Whether snapshots are staged."""
         return bool(self._staged)
+
+    def former(self, dataset: str) -> Snapshot | None:
+        """See `Share.former`."""
+        return self._former.get(dataset.lower())
 
     def unstage(self) -> None:
         """Forget what is staged for a configuration that does not take effect."""
@@ -236,6 +241,7 @@ class ManifestWriter:
         if tag is None:
             return False
         self._tag, self._manifest, self._is_certain = tag, manifest, True
+        self._former |= {one.dataset.lower(): one for one in snapshots}
         return True
 
     def _read(self) -> None:

@@ -35,7 +35,7 @@ def carry_out(
             dataset,
             queued.sql,
             served=served,
-            former=snapshots.former(dataset.name),
+            former=(share and share.former(dataset.name)) or snapshots.former(dataset.name),
             skip_unchanged=queued.skips,
             mode=queued.mode,
             now=_clock.now(),

@@ -64,6 +64,9 @@ class Share(Protocol):
             SnapshotError: The nodes do not serve it, or may not know it yet. It must not be served here either.
         """
 
+    def former(self, dataset: str) -> Snapshot | None:
+        """Return the last snapshot of *dataset* that any node published, even if it does not fit the declarations."""
+
     def unstage(self) -> None:
         """Forget what is staged for a configuration that does not take effect."""
 

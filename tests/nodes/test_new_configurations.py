@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from datasources.control import AdmittedSql
 from nodes.documents import LEASE, Holder
 from nodes.follower import Follower
-from queryengine.manifest import read_manifest
+from queryengine.manifest import Column, read_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, appended, finished, served
@@ -318,3 +318,19 @@ def test_a_reload_changes_the_credentials(fleet: Fleet) -> None:
     fleet.shared.fault("denied", only=KEYS["s3_key"])
 
     fleet.refresh("a", 2)
+
+
+@pytest.mark.parametrize("second", ["a", "b"])
+def test_a_node_with_other_settings_does_not_forget_the_first_types(fleet: Fleet, second: str) -> None:
+    """It is the same node or one without any data of its own."""
+    put(fleet.directory, "a.csv", b"a,b\n1,x\n")
+    dataset = replace(accelerated(fleet.directory), on_schema_change="accept")
+    fleet.loaded("a", "auto", dataset)
+    fleet.stop("a")
+    put(fleet.directory, "a.csv", b"a,b\n1,5\n")
+    with_key = replace(dataset, acceleration=replace(dataset.acceleration, primary_key=("a",)))
+    fleet.loaded(second, "auto", with_key)
+    wait_for(lambda: fleet.rows(second) == [(1, 5)], f"{second} to load")
+
+    (snapshot,) = read_manifest(fleet.directory / second / "state").snapshots
+    assert snapshot.retyped == (Column(name="b", type="VARCHAR"),)
