@@ -205,7 +205,7 @@ def _takes_name(node: Mapping[str, Any]) -> bool:
     function = lower(node.get("function_name", ""))
     if function != "struct_pack":
         return function == "alias" or bool(node.get("unpivot_names"))
-    return bool(before_function(node)) or not all(one.get("name") for one in node["arguments"])
+    return bool(before_function(node)) or not all(one.get("name") for one in node.get("arguments", ()))
 
 
 def _read_by_name(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
