@@ -89,6 +89,8 @@ class Definitions:
         self._snapshots = {one.dataset.lower(): one for one in snapshots if one.dataset.lower() in datasets}
         #: The datasets that each view reads, by lower-case name.
         self._datasets_of: dict[str, frozenset[str]] = {}
+        #: The datasets that each materialized view reads, by lower-case name.
+        self._reads_of = {one.name.lower(): one.view.reads for one in config.datasets if one.view is not None}
         #: The errors of relations without data, and of views whose SQL does not fit the data.
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
@@ -126,6 +128,10 @@ class Definitions:
     def is_view(self, name: str) -> bool:
         """Return whether *name* is a view without a snapshot of its own."""
         return name in self._datasets_of
+
+    def is_derived(self, name: str) -> bool:
+        """Return whether *name* is a view, materialized or not."""
+        return name in self._datasets_of or name in self._reads_of
 
     def table_of(self, name: str) -> str | None:
         """Return the table of the dataset *name*, which has a `rowid`; None for a view without a snapshot."""
@@ -180,9 +186,17 @@ class Definitions:
         """Return the datasets among *relations*, and those that the views among them read."""
         return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
-    def retyped(self, relation: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the columns of the datasets behind *relation* that had another type: name, first and present type."""
-        for snapshot in map(self._snapshots.get, sorted(self.datasets_of({relation}))):
+    def retyped(self, relation: str, *, with_inputs: bool) -> Iterator[tuple[str, str, str]]:
+        """
+        Yield the columns of the datasets behind *relation* that had another type: name, first and present type.
+
+        *with_inputs* includes those that a materialized view reads.
+        """
+        behind = pending = self.datasets_of({relation})
+        while pending and with_inputs:
+            pending = frozenset().union(*(self._reads_of.get(name, ()) for name in pending)) - behind
+            behind |= pending
+        for snapshot in map(self._snapshots.get, sorted(behind)):
             if snapshot is not None and snapshot.retyped:
                 types = {lower(column.name): column.type for column in snapshot.columns}
                 yield from ((one.name, one.type, types[one.name]) for one in snapshot.retyped if one.name in types)

@@ -95,17 +95,20 @@ def _check_types(rule: GatedRule, definitions: Definitions) -> None:
     """
     Check that the columns which the rule reads have their first types.
 
-    In `grade > '5'`, a column of numbers would be compared by number, which shows rows that the text left out.
+    In `grade > '5'`, a column of numbers would be compared by number, which shows rows that the text left out. The SQL
+    of a view that the rule reads is part of the rule, and its casts are not known.
     """
     for relation in sorted(rule.relations):
-        is_any = bool(rule.uncast) and definitions.is_view(relation)
-        for name, first, present in definitions.retyped(relation):
+        is_own = relation == rule.rule.dataset
+        is_any = bool(rule.uncast) and definitions.is_view(relation) if is_own else definitions.is_derived(relation)
+        for name, first, present in definitions.retyped(relation, with_inputs=not is_own):
             if (is_any or name in rule.uncast) and not _is_extended(first, present):
                 meant = _without_enums(first)
-                raise UnfitRuleError(
-                    f"the type of {name} has changed from {meant:.80} to {_without_enums(present):.80}: cast it to the "
-                    f"type that is meant, as in CAST({name} AS {meant:.80})"
-                )
+                cure = f"cast it to the type that is meant, as in CAST({name} AS {meant:.80})"
+                if is_any and not is_own:
+                    cure = f"read its dataset instead of the view {relation}"
+                changed = f"the type of {name} has changed from {meant:.80} to {_without_enums(present):.80}"
+                raise UnfitRuleError(f"{changed}: {cure}")
 
 
 def _is_extended(first: str, present: str) -> bool:

@@ -12,7 +12,7 @@ from queryengine.errors import SqlSyntaxError
 from queryengine.execution.rule_gate import gate_rule
 from queryengine.gate.gate import Gate
 from queryengine.manifest import Column, write_manifest
-from runtimeconf.model import DatasetRule, Scope
+from runtimeconf.model import DatasetRule, MaterializedView, Scope
 from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.test_row_rules import UNAVAILABLE, answer
@@ -266,6 +266,29 @@ def test_an_enum_may_gain_values(
 
         assert count() == expected
         assert "'b'" not in str([vars(record) for record in caplog.records])
+
+
+@pytest.mark.parametrize("is_materialized", [False, True])
+@pytest.mark.parametrize("row_filter", ["(SELECT count(*) FROM v) > 0", "id IN (SELECT CAST(v.n AS INT) FROM v)"])
+def test_all_columns_behind_a_view_count_whatever_the_rule_casts(
+    tmp_path: Path, row_filter: str, *, is_materialized: bool
+) -> None:
+    publisher = Publisher(tmp_path / "state")
+    sql = "SELECT 3 AS n FROM grants WHERE level > 0"
+    config = config_of(publisher.state_dir, tuple(TABLES), {} if is_materialized else {"v": sql})
+    if is_materialized:
+        (view,) = config_of(publisher.state_dir, ("v",)).datasets
+        view = replace(view, view=MaterializedView(sql=sql, reads=("grants",)))
+        config = replace(config, datasets=(*config.datasets, view))
+    of_view = {"v": "SELECT 3 AS n"} if is_materialized else {}
+    published = publisher.publish(**TABLES, **of_view)
+    retyped = (Column(name="level", type="VARCHAR"),)
+    changed = (replace(one, retyped=retyped) if one.dataset == "grants" else one for one in published.snapshots)
+    write_manifest(publisher.state_dir, replace(published, snapshots=tuple(changed)))
+    with KINDS["in process"](config) as engine:
+        assert answer(engine, "SELECT count(*) AS n FROM orders", scope_of(row_filter)) == UNAVAILABLE
+        publisher.publish(grants=TABLES["grants"], **of_view)
+        assert answer(engine, "SELECT count(*) AS n FROM orders", scope_of(row_filter)) != UNAVAILABLE
 
 
 def test_a_geometry_that_appears_is_not_taken_for_a_dataset(tmp_path: Path) -> None:
