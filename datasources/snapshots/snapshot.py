@@ -35,6 +35,7 @@ from datasources.sources.registry import source_of
 from datasources.sources.source import Load
 from datasources.sql import identifier, literal
 from queryengine.errors import StatementError
+from queryengine.execution.views import without_order
 from queryengine.gate.gate import Gate
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connector import text_of
@@ -59,7 +60,8 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 def fingerprint(dataset: DatasetConfig) -> str:
     """Return a string that changes whenever the settings used to build the data change."""
-    settings = [dataset.name, *_settings_of_columns(dataset), append.time_column_of(dataset)]
+    location = "" if dataset.view is not None else dataset.location  # of a view, the state directory of this node
+    settings = [dataset.name, dataset.from_, location, *_settings_of_columns(dataset), append.time_column_of(dataset)]
     if declared := indexes.declared(dataset):  # Without indexes, the fingerprint equals that of older releases.
         settings.append(declared)
     if (window_s := window_of(dataset)) is not None:
@@ -75,15 +77,17 @@ def fingerprint(dataset: DatasetConfig) -> str:
 
 def origin(dataset: DatasetConfig) -> str:
     """Return a string that changes whenever the settings change that decide what the columns of the data mean."""
-    settings = [dataset.name.lower(), *_settings_of_columns(dataset), dataset.view and dataset.view.sql]
+    settings: list[object] = [dataset.name.lower(), *_settings_of_columns(dataset)]
+    if dataset.view is None:
+        settings += [dataset.connector, os.path.normpath(dataset.location)]
+    else:
+        settings.append(without_order(dataset.view.sql))  # The order depends on the keys.
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
 def _settings_of_columns(dataset: DatasetConfig) -> list[object]:
     secrets = secret_params(dataset.connector)
     return [
-        dataset.from_,
-        dataset.location if dataset.view is None else "",  # the state directory of this node
         sorted((name, text_of(value)) for name, value in dataset.params.items() if name not in secrets),
         refresh_sql_of(dataset),
     ]

@@ -160,12 +160,15 @@ def unsorted_views(config: RuntimeConfig) -> frozenset[str]:
     return frozenset(
         one.name.lower()
         for one in config.datasets
-        if one.view is not None
-        and (
-            not is_sorted(scan(one.view.sql))
-            or (one.view.sql.startswith(_BEFORE_SORTED) and one.view.sql.endswith(_AFTER_SORTED))
-        )
+        if one.view is not None and (not is_sorted(scan(one.view.sql)) or without_order(one.view.sql) != one.view.sql)
     )
+
+
+def without_order(sql: str) -> str:
+    """Return the SQL of a materialized view without the order that the runtime has added to it."""
+    if sql.startswith(_BEFORE_SORTED) and sql.endswith(_AFTER_SORTED):
+        return sql.removeprefix(_BEFORE_SORTED).removesuffix(_AFTER_SORTED)
+    return sql
 
 
 def _path_back(start: str, views: Mapping[str, GatedView]) -> list[str]:

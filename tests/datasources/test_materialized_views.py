@@ -13,7 +13,7 @@ from datasources.control import Loaded
 from datasources.errors import SourceError
 from datasources.refresh.refresher import Refresher
 from datasources.refresh.service import load_once
-from datasources.snapshots.snapshot import with_fingerprints
+from datasources.snapshots.snapshot import origin, with_fingerprints
 from datasources.sources.view import ViewSource
 from queryengine.execution.views import with_materialized_views
 from queryengine.gate.gate import Gate
@@ -65,6 +65,15 @@ def test_what_a_view_reads_is_known_before_it_is_loaded(tmp_path: Path) -> None:
     assert over.view.reads == ("a",)
     assert [view.name for view in over.view.views] == ["inner_one", "helper"]
     assert (total.view.reads, total.view.views) == (("b", "over"), ())
+
+
+def test_the_first_types_of_a_view_do_not_depend_on_who_may_see_it(tmp_path: Path) -> None:
+    views = {"v": "SELECT n FROM a"}
+    key = NamedKey(name="some", scope=Scope(relations=frozenset({"v"})))
+    before, after = declared(tmp_path, views)[-1], declared(tmp_path, views, keys=(key,))[-1]
+    assert before.view != after.view
+    assert origin(before) == origin(after)
+    assert origin(before) != origin(declared(tmp_path, {"v": "SELECT n + 1 AS n FROM a"})[-1])
 
 
 @pytest.mark.parametrize(

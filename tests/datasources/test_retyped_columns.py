@@ -100,10 +100,10 @@ def test_other_settings_of_the_dataset_do_not_forget_the_first_types(tmp_path: P
     (snapshot,) = read_manifest(tmp_path / "state").snapshots
     assert snapshot.retyped == (Column(name="grade", type="VARCHAR"),)
 
-    indexed = replace(indexed, name="D")
+    indexed = replace(indexed, name="D", from_="file:./a.csv", location=f"{tmp_path}/./a.csv")
     begin(indexed)
     (snapshot,) = read_manifest(tmp_path / "state").snapshots
-    assert snapshot.retyped == (Column(name="grade", type="VARCHAR"),), "another case"
+    assert snapshot.retyped == (Column(name="grade", type="VARCHAR"),), "another spelling"
 
     (tmp_path / "a.csv").rename(tmp_path / "away.csv")
     indexed = replace(indexed, name="d")
