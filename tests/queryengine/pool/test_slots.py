@@ -8,7 +8,7 @@ import pytest
 
 from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, EngineWorkerDiedError, QueryCancelledError
-from queryengine.pool import slots
+from queryengine.pool import broker_client, slots
 from queryengine.pool.client import EngineClient
 from queryengine.pool.frames import Kind, encode
 from queryengine.pool.slot_scheduler import MISSED_CHECKS
@@ -321,6 +321,8 @@ def test_a_recall_during_the_close_of_a_client_is_harmless(
 @pytest.mark.usefixtures("keeping")
 def test_a_finished_statement_is_not_listed_by_another_process(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "REPORT_S", 2 * LONG_S)
+    monkeypatch.setattr(broker_client, "_ANSWER_TIMEOUT_S", LONG_S)
+    tier.engine.broker.report_s = LONG_S
     client, other = tier.client(), tier.client()
 
     assert list(client.run(Query(sql="SELECT 1", fingerprint="k", query_id="answered"))) == ROW
