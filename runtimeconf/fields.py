@@ -260,7 +260,7 @@ _SQL_COMMENT = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|(--[^\r\n]*)""")
 #: Such a comment, or what looks like one.
 _TWO_HYPHENS = re.compile(r"(--[^\r\n]*)")
 #: What may change where a string or name ends: other quotes, escapes, and comments with an end.
-_OTHER_QUOTES = re.compile(r"[`$]|[eE]'|/\*")
+_OTHER_QUOTES = re.compile(r"[`$]|(?<![^\W\d])[eE]'|/\*")
 
 
 class SqlField(TextField):

@@ -221,7 +221,7 @@ HIDES = "YAML joins its lines"
         (">\n    SELECT id FROM a\n    WHERE id = 1 -- own rows\n", False),
         (">\n    SELECT id -- all\n\n    FROM a\n", False),
         (">\n    SELECT id\n      -- all\n      FROM a\n", False),
-        (">\n    SELECT '-- own\n    rows', 1 FROM a\n", False),
+        (">\n    SELECT '-- own\n    rows', 1 FROM a WHERE b = 'acme'\n", False),
         (">\n    SELECT 1 /* --\n    */ FROM a\n", True),
         (">\n    SELECT e'\\'' FROM a -- don't\n    WHERE id = 1\n", True),
         ('>\n    SELECT `6" pipe` FROM a -- the 6" one\n    WHERE id = 1\n', True),
