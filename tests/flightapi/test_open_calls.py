@@ -60,7 +60,10 @@ OTHER_METHODS = ("GetFlightInfo", "DoAction", "ListActions")
 )
 def test_silent_calls_of_one_key_do_not_keep_another_out(crowded: Endpoint, silent: Silent, method: str) -> None:
     with channels(crowded, 2) as connections:
-        begun = [silent(one, method, SILENT) for one in connections for _ in range(MORE // 2)]
+        begun = []
+        for one in connections:
+            begun += [silent(one, method, SILENT) for _ in range(MORE // 2)]
+            assert one.sql("SELECT 1 AS a").to_pylist() == [{"a": 1}], "the calls before it have arrived"
 
         for _ in range(20):
             assert crowded.sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]

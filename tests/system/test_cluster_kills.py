@@ -25,7 +25,7 @@ from tests.cluster.clusters import ENDLESS, UNSTOPPABLE
 from tests.cluster.kubernetes import SailCluster
 from tests.queryengine.heartbeats import state_of
 from tests.system.harness import K1, KEYED, Server, wait_for
-from tests.system.processes import engine_workers, family, send
+from tests.system.processes import engine_workers, kill_family
 from tests.system.test_cluster import server_on
 
 #: How often each of them dies or is stopped in `make soak`.
@@ -144,7 +144,7 @@ class Trial:
             self.cluster.pods.kill()
             self.cluster.start()
         elif victim == "runtime":
-            send(signal.SIGKILL, *family(self.server.process.pid))
+            kill_family(self.server.process.pid)
             self.server.process.wait()
             self.server.launch()
         else:

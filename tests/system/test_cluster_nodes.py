@@ -1,7 +1,6 @@
 """Whole runtimes that load data for a cluster: `runtime.engine` with `runtime.snapshots`."""
 
 import json
-import signal
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +11,7 @@ from queryengine.manifest import parquet_file
 from tests.cluster.clusters import Sail, write_flights
 from tests.nodes.storage_server import BUCKET, KEYS, SharedStorage, storage_process
 from tests.system.harness import K1, Server, wait_for, write_orders
-from tests.system.processes import family, send
+from tests.system.processes import kill_family
 from tests.system.test_nodes import ROWS, SUM, Callers, answer, publisher_of, running
 
 SCOPED = "key-of-people-Zq8vT3mN6bX9cL2pR5"
@@ -126,7 +125,7 @@ def test_no_statement_sees_two_versions_while_the_publisher_changes(
         callers.have_moved_on(*servers)
         first = wait_for(lambda: publisher_of(servers), "a publisher")
         (other,) = (server for server in servers if server is not first)
-        send(signal.SIGKILL, *family(first.process.pid))
+        kill_family(first.process.pid)
         wait_for(lambda: publisher_of([other]), "another publisher")
         callers.have_moved_on(other)
         first.process.wait()

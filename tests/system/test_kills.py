@@ -5,7 +5,6 @@ A few kills are a part of `make test-all`; `make soak` does fifty, and prints wh
 """
 
 import random
-import signal
 import threading
 import time
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import pytest
 
 from queryengine.manifest import read_manifest
 from tests.system.harness import PATIENCE_S, Server, wait_for
-from tests.system.processes import family, send
+from tests.system.processes import kill_family
 
 ROWS = 100_000
 READERS = 6
@@ -84,7 +83,7 @@ def read(server: Server, seen: Seen, stop: threading.Event) -> None:
 
 
 def kill_everything(server: Server) -> None:
-    send(signal.SIGKILL, *family(server.process.pid))
+    kill_family(server.process.pid)
     server.process.wait(PATIENCE_S)
 
 

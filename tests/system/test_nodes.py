@@ -13,7 +13,7 @@ import pytest
 
 from tests.nodes.storage_server import BUCKET, KEYS, SharedStorage, storage_in_thread, storage_process
 from tests.system.harness import KEYED, PATIENCE_S, Server, free_port, wait_for, write_orders
-from tests.system.processes import family, send, shown
+from tests.system.processes import family, kill_family, shown
 
 ROWS = 1000
 #: Seconds for which the storage does not answer.
@@ -203,7 +203,7 @@ def test_through_kills_and_an_outage_of_the_storage_no_answer_is_wrong(tmp_path:
             callers.have_moved_on(*servers)
             first = wait_for(lambda: publisher_of(servers), "a publisher")
             others = [server for server in servers if server is not first]
-            send(signal.SIGKILL, *family(first.process.pid))
+            kill_family(first.process.pid)
             killed = time.monotonic()
             wait_for(lambda: publisher_of(others), "another publisher")
             moved_s = time.monotonic() - killed
