@@ -117,8 +117,14 @@ def fault_of(exc: BaseException) -> Fault:
 
 
 def _text_of(exc: BaseException) -> str:
-    """Return DuckDB's message. It may cut the text of the statement within a character, and then cannot be decoded."""
-    return exc.object.decode(errors="replace") if isinstance(exc, UnicodeDecodeError) else str(exc)
+    """
+    Return DuckDB's message. It may cut the text of the statement within a character, and then cannot be decoded.
+
+    Python 3.11.2, at least, raises the error without its message then.
+    """
+    if isinstance(exc, UnicodeDecodeError):
+        return exc.object.decode(errors="replace")
+    return str(exc) or ("The engine's message is not valid text." if isinstance(exc, duckdb.Error) else "")
 
 
 def kind_of(error: type) -> str:

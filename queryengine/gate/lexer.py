@@ -60,12 +60,14 @@ _UNICODE_SPACES: Final = "\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff"
 _NOT_IN_WORDS: Final = rf"\t-\r\x20!-\x23%-/:-@\[-^`{{-~{_UNICODE_SPACES}"
 _START: Final = rf"[^{_NOT_IN_WORDS}$0-9]"
 _REST: Final = rf"[^{_NOT_IN_WORDS}]"
-_DIGITS: Final = r"[0-9]++(?:_[0-9]++)*+"
+_DIGITS: Final = r"[0-9]++(?:_[0-9]++)*"
 
-#: Every match begins where the previous one ended, because the last alternative matches any character.
+#: Every match begins where the previous one ended, because the last alternative matches any character. Before 3.11.5,
+#: Python does not put the position back if the last repetition of a possessive group fails after its first character
+#: (CPython issue 106052). The alternative `(?!)`, which always fails, does.
 _TOKEN: Final = re.compile(
     rf"""
-    (?: [\t-\r\x20{_UNICODE_SPACES}]++ | --[^\n\r]*+ | /\*[^*/]*+(?:(?:\*(?!/)|/(?!\*))[^*/]*+)*+\*/ )*+
+    (?: [\t-\r\x20{_UNICODE_SPACES}]++ | --[^\n\r]*+ | /\*[^*/]*+(?:(?:\*(?!/)|/(?!\*)|(?!))[^*/]*+)*+\*/ | (?!) )*+
     (?: ( [eE]'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*+' | '[^']*+(?:''[^']*+)*+' )
       | ( "[^"]*+(?:""[^"]*+)*+" | `[^`]*+(?:``[^`]*+)*+` )
       | ( (?:[aA][sS]|[mM][aA][tT][eE][rR][iI][aA][lL][iI][zZ][eE][dD])(?!{_REST}) )
