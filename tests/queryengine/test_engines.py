@@ -134,9 +134,9 @@ def test_s27_an_error_is_about_the_callers_own_sql(engine: QueryEngine, state_di
 
 
 def test_a_late_failure_raises_from_the_iterator(engine: QueryEngine) -> None:
-    result = engine.run(
-        Query(sql="SELECT CAST(CASE WHEN range > 900000 THEN 'no' ELSE '1' END AS INTEGER) FROM range(999999)")
-    )
+    # With fewer rows, another thread of the engine may reach the last one before the first batch is read.
+    sql = "SELECT CAST(CASE WHEN range > 3000000 THEN 'no' ELSE '1' END AS INTEGER) AS a FROM range(3100000)"
+    result = engine.run(Query(sql=sql))
 
     with pytest.raises(SqlError, match="Could not convert string 'no'"):
         b"".join(result)
