@@ -16,8 +16,8 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     A rule whose SQL was admitted by the gate. If `error` is set, the SQL was refused and the dataset is unavailable.
 
     `relations` are the datasets and views that the rule reads, including its own dataset. A rule that is not
-    `deterministic` also depends on the time. `macros` are the macros that the rule calls. `columns`, `others`,
-    `uncast` and `spreads` are from `lasting_names.Names`. If `has_subquery`, a filter or mask contains a query.
+    `deterministic` also depends on the time. `macros` are the macros that the rule calls. `columns`, `absent` and
+    `uncast` are from `rule_names.Names`. If `has_subquery`, a filter or mask contains a query.
     """
 
     rule: DatasetRule
@@ -26,10 +26,9 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     relations: frozenset[str] = frozenset()
     macros: frozenset[str] = frozenset()
     deterministic: bool = False
-    columns: frozenset[tuple[str, ...]] = frozenset()
-    others: frozenset[tuple[str, ...]] = frozenset()
-    uncast: frozenset[str] = frozenset()
-    spreads: bool = False
+    columns: frozenset[tuple[str, str]] = frozenset()
+    absent: frozenset[tuple[str, str]] = frozenset()
+    uncast: frozenset[tuple[str, str]] = frozenset()
     has_subquery: bool = False
     error: str = ""
 

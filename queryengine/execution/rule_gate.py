@@ -12,9 +12,9 @@ from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllow
 from queryengine.execution.views import unsorted_views
 from queryengine.gate.arrays import NOT_HERE
 from queryengine.gate.gate import Gate
-from queryengine.gate.lasting_names import Names
 from queryengine.gate.lexer import scan
 from queryengine.gate.rewriting import has_query_word
+from queryengine.gate.rule_names import Names
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified
 from runtimeconf.errors import ConfigFault
@@ -50,9 +50,8 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
         macros=frozenset[str]().union(*(one.macros for one in statements)),
         deterministic=all(one.deterministic for one in statements),
         columns=frozenset().union(*(names.columns for *_, names in (*found, *masks))),
-        others=frozenset().union(*(names.others for *_, names in (*found, *masks))),
+        absent=frozenset().union(*(names.absent for *_, names in (*found, *masks))),
         uncast=frozenset().union(*(names.uncast for *_, names in (*found, *masks))),
-        spreads=any(names.spreads for *_, names in (*found, *masks)),
         has_subquery=any(has_query_word(scan(sql)) for sql, *_ in (*found, *masks)),
     )
 
@@ -122,4 +121,4 @@ def _expression(sql: str, rule: DatasetRule, relations: frozenset[str], gate: Ga
         raise StatementNotAllowedError(NOT_HERE)
     if not (statement.sql.startswith(before) and statement.sql.endswith(after)):
         raise StatementNotAllowedError("this form of expression is not allowed: write it as DuckDB prints it.")
-    return statement.sql[len(before) : -len(after)], replace(statement, sql=""), gate.lasting_names(statement.sql)
+    return statement.sql[len(before) : -len(after)], replace(statement, sql=""), gate.rule_names(statement.sql)

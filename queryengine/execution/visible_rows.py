@@ -1,13 +1,12 @@
 """The SQL of the rows, columns and values that a rule of a key makes visible, checked against the dataset it is for."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import duckdb
 
 from queryengine.execution.definitions import Definitions
-from queryengine.execution.lasting_rules import doubt
 from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule
 from queryengine.values import qualified, quoted, split_relation
@@ -59,7 +58,7 @@ def rows_of(
     # An error in a mask would quote the hidden value, so the mask returns null instead.
     values = {column: f"TRY((\n{sql}\n))" for column, sql in masks.items()}
     types_of_masks = _types_of(cursor, view, values)
-    _check_names(cursor, rule, [*values.values()], types)
+    _check_names(cursor, rule)
     items = []
     for column in listed:
         actual, type_ = quoted(named[column]), types[named[column]]
@@ -78,16 +77,27 @@ def rows_of(
     return sql if table is None else f"{sql} ORDER BY {alias}.rowid"
 
 
-def _check_names(
-    cursor: duckdb.DuckDBPyConnection, rule: GatedRule, masks: Sequence[str], types: Mapping[str, str]
-) -> None:
-    """Check that no name in *rule* could come to mean something else. *types* are the columns of its dataset."""
-    name = rule.rule.dataset
-    others = {one: columns_of(cursor, f"FROM runtime.{qualified(one)}") for one in sorted(rule.relations - {name})}
-    sql = f"FROM {qualified(name)} AS {quoted(split_relation(name)[1])} SELECT {', '.join(masks) or '1'}"
-    if rule.row_filter is not None:
-        sql += f" WHERE (\n{rule.row_filter}\n)"
-    if reason := doubt(rule, sql, {name: types, **others}):
+def misnamed(rule: GatedRule, columns: Mapping[str, Collection[str]]) -> str | None:
+    """
+    Return why a name in *rule* does not mean what its text says; None if each does.
+
+    Args:
+        rule: The rule of a key.
+        columns: The lower-case columns of each relation that the rule reads.
+    """
+    if missing := sorted((relation, column) for relation, column in rule.columns if column not in columns[relation]):
+        relation, column = missing[0]
+        hint = "" if relation == rule.rule.dataset else ": write the dataset before a column of an outer query"
+        return f"there is no column {column} in {relation}{hint}"
+    if present := sorted((relation, column) for relation, column in rule.absent if column in columns[relation]):
+        relation, column = present[0]
+        return f"{relation} has a column {column}, which could take the place of another name: choose another alias"
+    return None
+
+
+def _check_names(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
+    found = {relation: columns_of(cursor, f"FROM runtime.{qualified(relation)}") for relation in sorted(rule.relations)}
+    if reason := misnamed(rule, {relation: {*map(lower, columns)} for relation, columns in found.items()}):
         raise UnfitRuleError(reason)
 
 
@@ -100,9 +110,10 @@ def _check_types(rule: GatedRule, definitions: Definitions) -> None:
     """
     for relation in sorted(rule.relations):
         is_own = relation == rule.rule.dataset
-        is_any = bool(rule.uncast) and definitions.is_view(relation) if is_own else definitions.is_derived(relation)
+        uncast = {column for one, column in rule.uncast if one == relation}
+        is_any = bool(uncast) and definitions.is_view(relation) if is_own else definitions.is_derived(relation)
         for name, first, present in definitions.retyped(relation, with_inputs=not is_own):
-            if (is_any or name in rule.uncast) and not _is_extended(first, present):
+            if (is_any or name in uncast) and not _is_extended(first, present):
                 meant = _without_enums(first)
                 cure = f"cast it to the type that is meant, as in CAST({name} AS {meant:.80})"
                 if is_any and not is_own:

@@ -25,12 +25,13 @@ from queryengine.errors import (
     StatementError,
     StatementNotAllowedError,
 )
-from queryengine.gate import arrays, datafusion, functions, lasting_names, rewriting
+from queryengine.gate import arrays, datafusion, functions, rewriting
 from queryengine.gate.fingerprint import digest, fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.macros import macros
 from queryengine.gate.named_parameters import with_dollar_names
 from queryengine.gate.parse_tree import Reading, catalog_schema, decode
+from queryengine.gate.rule_names import Names, rule_names
 
 #: Decisions on statements of up to `_CACHED_CHARACTERS` are cached: `_CACHED` of them by text, and as many by
 #: fingerprint.
@@ -113,13 +114,13 @@ class Gate:
             return self._cached(sql, relations, catalog)
         return self._admit(sql, relations, catalog)
 
-    def lasting_names(self, sql: str) -> lasting_names.Names:
-        """Check the names in the admitted *sql* of a rule: see `lasting_names.lasting_names`."""
+    def rule_names(self, sql: str) -> Names:
+        """Return the names in the admitted *sql* of a rule: see `rule_names.rule_names`."""
         statement = scan(sql)
         tree = self._parse(statement, "")
         if tree is None:
             raise _not_a_query(statement)
-        return lasting_names.lasting_names(tree)
+        return rule_names(tree)
 
     def _admit(self, sql: str, relations: frozenset[str], catalog: str) -> GatedStatement:
         before, whole = _one_statement(scan(sql))

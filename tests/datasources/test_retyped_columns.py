@@ -23,7 +23,7 @@ RETYPED = [
         "flag = 'true'",
         "flag::VARCHAR = 'true'",
     ),
-    ("id,s\n1,9\n2,x\n3,10\n", "id,s\n1,9\n2,8\n3,10\n", "CAST(s.greatest('5') AS VARCHAR) <> '5'", ""),
+    ("id,s\n1,9\n2,x\n3,10\n", "id,s\n1,9\n2,8\n3,10\n", "CAST(greatest(s, '5') AS VARCHAR) <> '5'", ""),
     ("id,s\n1,9\n2,x\n3,10\n", "id,s\n1,9\n2,8\n3,10\n", "EXISTS (FROM d AS o WHERE o.s > '5' AND o.id = d.id)", ""),
     ("id,s\n1,9\n2,x\n3,10\n", "id,s\n1,9\n2,8\n3,10\n", "id IN (SELECT v.id FROM v WHERE v.S > '5')", ""),
 ]

@@ -1,0 +1,292 @@
+"""
+The text of a rule decides what its names mean, whatever columns the data has, or the rule is refused.
+
+Generated rules run on tables with some columns of a fixed set, and again after columns were added and dropped. The
+values of a column never change, so if the rule fits both, it must show the same rows.
+"""
+
+import json
+from collections.abc import Iterator
+from random import Random
+
+import duckdb
+import pytest
+
+from queryengine.errors import StatementError, StatementNotAllowedError
+from queryengine.execution.rule_gate import gate_rule
+from queryengine.execution.visible_rows import misnamed
+from queryengine.gate.gate import Gate
+from queryengine.key_catalog import GatedRule
+from runtimeconf.model import DatasetRule
+from tests.corpus import each
+
+TABLES = ("orders", "grants", "active")
+#: Names of columns, some of which are also names of tables and aliases.
+NAMES = ("id", "tenant", "level", "orders", "grants", "g", "a", "x", "tags")
+ALIASES = ("a", "g", "x", "h", "orders", "grants")
+JOINS = ("JOIN", "LEFT JOIN", "RIGHT JOIN")
+ROWS = 4
+
+#: The type and values of each column of each table.
+Data = dict[str, dict[str, tuple[str, list[str]]]]
+
+#: Rules that are refused, and what the message says.
+_ON, _NAMES, _ALIAS = "joined with ON", "write the names of the columns", "before"
+REFUSED = (
+    ("tenant IN (WITH g AS (FROM grants) SELECT g.tenant FROM g)", _ON),
+    ("tenant IN (WITH RECURSIVE g AS (SELECT 'a' AS t UNION SELECT t FROM g) SELECT t FROM g)", _ON),
+    ("tenant IN (SELECT g.tenant FROM (FROM grants) AS g)", _ON),
+    ("tenant IN (SELECT g.tenant FROM (grants JOIN active ON true) AS g)", _ON),
+    ("tenant IN (SELECT g.tenant FROM grants AS g, LATERAL (SELECT g.level) AS h)", _ON),
+    ("tenant IN (SELECT grants.tenant FROM grants NATURAL JOIN active)", _ON),
+    ("tenant IN (SELECT g.tenant FROM grants AS g JOIN active AS a ON true JOIN active AS b USING (x))", "USING"),
+    ("tenant IN (SELECT g.tenant FROM grants AS g JOIN (active AS a JOIN active AS b ON true) USING (x))", "USING"),
+    ("tenant IN (SELECT g.tenant FROM grants AS g SEMI JOIN active AS a ON a.level = 1)", _ON),
+    ("tenant IN (SELECT g.tenant FROM grants AS g ANTI JOIN active AS a ON a.level = 1)", _ON),
+    ("tenant IN (SELECT g.tenant FROM grants AS g POSITIONAL JOIN active AS a)", _ON),
+    ("tenant IN (SELECT g.tenant FROM grants AS g ASOF JOIN active AS a ON g.level >= a.level)", _ON),
+    ("tenant IN (SELECT u.a FROM unnest(['acme']) AS u(a))", _ON),
+    ("tenant IN (SELECT v.a FROM (VALUES ('acme')) AS v(a))", _ON),
+    ("id IN (SELECT range.range FROM range(9))", _ON),
+    ("EXISTS (FROM (UNPIVOT (SELECT level FROM grants) ON level INTO NAME n VALUE v) AS p)", _ON),
+    ("tenant IN (SELECT p.tenant FROM grants PIVOT (sum(level) FOR kind IN (2) GROUP BY tenant) AS p)", _ON),
+    ("tenant IN (SELECT g.b FROM grants AS g(a, b, c))", "t(a, b)"),
+    ("tenant IN (SELECT tenant AS t FROM grants)", "after AS"),
+    ("tenant IN (SELECT tenant FROM grants UNION SELECT tenant FROM active ORDER BY tenant)", "ORDER BY"),
+    ("#2 = 'acme'", _NAMES),
+    ("tenant NOT IN (FROM active)", _NAMES),
+    ("tenant IN (TABLE active)", _NAMES),
+    ("tenant = ANY(SELECT * EXCLUDE (level) FROM active)", _NAMES),
+    ("(1, tenant) IN (SELECT a.* FROM active AS a)", _NAMES),
+    ("EXISTS (SELECT grants.* FROM grants)", _NAMES),
+    ("EXISTS (SELECT DISTINCT * FROM grants OFFSET 1)", _NAMES),
+    ("EXISTS (SELECT * FROM grants ORDER BY ALL)", _NAMES),
+    ("EXISTS (SELECT * FROM grants GROUP BY ALL)", _NAMES),
+    ("EXISTS (SELECT *, count(*) FROM grants GROUP BY 1)", _NAMES),
+    ("EXISTS (SELECT * REPLACE (1 AS level) FROM grants WHERE level = 1)", _NAMES),
+    ("tenant IN (SELECT tenant FROM grants UNION ALL FROM active)", _NAMES),
+    ("tenant IN (SELECT COLUMNS('tenant') FROM active)", _NAMES),
+    ("concat(*COLUMNS(c -> c LIKE 'ten%')) = 'acme'", _NAMES),
+    ("tenant IN (SELECT a.tenant FROM active AS a JOIN grants AS g ON kind = 2)", _ALIAS),
+    ("tenant IN (SELECT kind::VARCHAR FROM grants, active)", _ALIAS),
+    ("EXISTS (FROM grants WHERE payload.tenant = orders.tenant)", _ALIAS),
+    ("EXISTS (FROM grants AS h WHERE grants.tenant = orders.tenant)", _ALIAS),
+    ("EXISTS (FROM active WHERE main.active.level = 1)", "write active.level instead"),
+    ("EXISTS (FROM grants JOIN active ON grants.level = a.level JOIN active AS a ON true)", _ALIAS),
+    ('EXISTS (FROM grants AS "Current_Date")', "is a function"),
+    ("lower(tenant.trim()) = 'acme'", "write trim(tenant)"),
+    ("EXISTS (FROM grants WHERE pg_catalog.starts_with(orders.tenant))", "write starts_with(pg_catalog)"),
+    ("list_contains(list_transform([s], lambda x: x.tenant), 'acme')", "write x['tenant']"),
+    ("list_contains([x.tenant for x in [s]], 'acme')", "write x['tenant']"),
+    ("len(list_filter([1], lambda x: EXISTS (FROM grants WHERE level = x))) > 0", "subquery"),
+    ("alias(tenant) = 'tenant'", "name of a column"),
+    ("struct_pack(tenant)::VARCHAR <> ''", "name of a column"),
+)
+
+
+class Rules:
+    """Generates data and row filters of `orders`."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.pick = self.random.choice
+
+    def chance(self, part: float) -> bool:
+        return self.random.random() < part
+
+    def data(self) -> Data:
+        return {table: {name: self._column(name) for name in NAMES} for table in TABLES}
+
+    def some(self, data: Data, row_filter: str) -> Data:
+        """Return *data* with most columns that *row_filter* contains, and some others."""
+        return {
+            table: {name: one for name, one in columns.items() if self.chance(0.8 if name in row_filter else 0.1)}
+            for table, columns in data.items()
+        }
+
+    def changed(self, data: Data, columns: Data, row_filter: str) -> Data:
+        """Return *columns* after one to three of them were dropped or added."""
+        found = {table: dict(one) for table, one in columns.items()}
+        for _ in range(self.pick((1, 1, 2, 3))):
+            table, name = self.pick(TABLES), self.pick([name for name in NAMES if name in row_filter])
+            if found[table].pop(name, None) is None:
+                found[table][name] = data[table][name]
+        return found
+
+    def _column(self, name: str) -> tuple[str, list[str]]:
+        kind = "list" if name == "tags" else self.pick(("int", "int", "text", "text", "struct", "json"))
+        if kind == "struct":
+            fields = self.random.sample(NAMES, 2)
+            type_ = f"STRUCT({fields[0]} VARCHAR, {fields[1]} INTEGER)"
+            return type_, [f"ROW({self.pick(('1', chr(39) + 'b' + chr(39)))}, 1)" for _ in range(ROWS)]
+        if kind == "json":
+            return "JSON", [f"'{json.dumps({self.pick(NAMES): self.pick(('acme', 1))})}'" for _ in range(ROWS)]
+        type_, values = {
+            "int": ("INTEGER", ("1", "2", "NULL")),
+            "text": ("VARCHAR", ("'acme'", "'b'", "'1'", "NULL")),
+            "list": ("VARCHAR[]", ("['acme']", "['b', 'acme']", "[]")),
+        }[kind]
+        return type_, [self.pick(values) for _ in range(ROWS)]
+
+    def condition(self, seen: list[str], depth: int) -> str:
+        """Return a condition that can name the tables *seen*."""
+        form = self.random.random()
+        if depth <= 0 or form < 0.3:
+            return f"{self._value(seen)}::VARCHAR {self.pick(('=', '<>'))} {self._value(seen)}::VARCHAR"
+        if form < 0.55:
+            query = self._query(seen, depth - 1)
+            return f"{self._name(seen)} {self.pick(('IN', 'NOT IN'))} ({query})"
+        if form < 0.75:
+            source, own = self._source(seen, depth)
+            where = self.condition([*seen, *own, *TABLES], depth - 1)
+            return f"{self.pick(('', 'NOT '))}EXISTS (FROM {source} WHERE {where})"
+        if form < 0.85:
+            return f"{self._name(seen)} = (SELECT max({self._name([*seen, *TABLES])}) FROM {self.pick(TABLES)})"
+        one, other = (self.condition(seen, depth - 1) for _ in range(2))
+        return f"({one} {self.pick(('AND', 'OR'))} {other})"
+
+    def _query(self, seen: list[str], depth: int) -> str:
+        source, own = self._source(seen, depth)
+        selected = self._value([*seen, *own, *own])
+        where = f" WHERE {self.condition([*seen, *own, *own], depth - 1)}" if self.chance(0.5) else ""
+        end = self.pick(("", "", "", "", f" GROUP BY {selected}", f" ORDER BY {selected} LIMIT 1"))
+        query = f"SELECT {selected} FROM {source}{where}{end}"
+        return f"({query}) UNION {self._query(seen, depth - 1)}" if depth > 0 and self.chance(0.1) else query
+
+    def _source(self, seen: list[str], depth: int) -> tuple[str, list[str]]:
+        table, own = self._table()
+        if self.chance(0.35):
+            other, others = self._table()
+            own += others
+            on = f"USING ({self.pick(NAMES)})"
+            if self.chance(0.6):
+                on = f"ON {self.condition([*seen, *own], depth - 1)}"
+            table = f"{table} {self.pick(JOINS)} {other} {on}"
+        return table, own
+
+    def _table(self) -> tuple[str, list[str]]:
+        table, alias = self.pick(TABLES), self.pick(ALIASES)
+        return (table, [table]) if self.chance(0.4) else (f"{table} AS {alias}", [alias])
+
+    def _name(self, seen: list[str]) -> str:
+        parts = [self.pick(NAMES)]
+        if self.chance(0.5):
+            parts.insert(0, self.pick(seen))
+        if self.chance(0.1):
+            parts.append(self.pick(NAMES))
+        return ".".join(parts)
+
+    def _value(self, seen: list[str]) -> str:
+        form, name = self.random.random(), self._name(seen)
+        if form < 0.8:
+            return name
+        if form < 0.9:
+            of_element = self.pick(("", f"['{self.pick(NAMES)}']"))
+            return f"len(list_filter([{name}], lambda x: x{of_element}::VARCHAR = {self._name(seen)}::VARCHAR))"
+        return self.pick(("'acme'", "1", "current_date", "user"))
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, columns: Data, sql: str) -> list[int] | None:
+    """Return the rows that *sql* shows on tables with *columns*; None if it does not fit them, or fails on a value."""
+    connection.execute("DROP SCHEMA IF EXISTS tables CASCADE; CREATE SCHEMA tables; USE tables")
+    for table, listed in columns.items():
+        names = ", ".join(("n", *listed))
+        rows = (
+            ", ".join([str(row), *(f"{all_[row]}::{type_}" for type_, all_ in listed.values())]) for row in range(ROWS)
+        )
+        values = ", ".join(f"({row})" for row in rows)
+        connection.execute(f"CREATE TABLE {table} AS FROM (VALUES {values}) v({names})")
+    try:
+        return sorted(n for (n,) in connection.execute(sql.replace("SELECT 1", "SELECT n", 1)).fetchall())
+    except duckdb.Error:
+        return None
+
+
+def answers(rules: Rules, row_filter: str, rule: GatedRule) -> Iterator[tuple[list[int], str | None]]:
+    """Yield the rows that *rule* shows in each of some states of the columns, and why it does not fit them."""
+    data, sql = rules.data(), f"FROM orders SELECT 1 WHERE (\n{rule.row_filter}\n)"
+    with duckdb.connect(":memory:", config={"threads": 1}) as connection:
+        for _ in range(6):
+            columns = rules.some(data, row_filter)
+            if rows_of(connection, columns, sql) is not None:
+                states = [columns, *(rules.changed(data, columns, row_filter) for _ in range(4))]
+                states += [rules.changed(data, one, row_filter) for one in states[1:4]]
+                for state in states:
+                    if (rows := rows_of(connection, state, sql)) is not None:
+                        yield rows, misnamed(rule, state)
+                return
+
+
+def gated(row_filter: str) -> GatedRule:
+    return gate_rule(DatasetRule(dataset="orders", row_filter=row_filter), frozenset((*TABLES, "s.t", "s.s")), Gate())
+
+
+@each(("row_filter", "message"), REFUSED)
+def test_a_rule_whose_names_depend_on_the_data_is_refused(row_filter: str, message: str) -> None:
+    with pytest.raises(StatementNotAllowedError) as caught:
+        gated(row_filter)
+    assert message in str(caught.value)
+
+
+@each(
+    ("row_filter", "columns", "absent"),
+    [
+        ("Tenant = 'acme'", "orders.tenant", ""),
+        ("s.a.b = 1 AND orders.t.c = 1", "orders.s orders.t", ""),
+        ("tenant IN (SELECT tenant FROM grants)", "grants.tenant orders.tenant", ""),
+        ("EXISTS (FROM grants AS G WHERE g.tenant = ORDERS.tenant)", "grants.tenant orders.tenant",
+         "grants.orders"),
+        ("id = (SELECT max(o.id) FROM orders AS o)", "orders.id", ""),
+        ("tenant IN (SELECT orders.tenant FROM grants AS orders)", "orders.tenant grants.tenant", ""),
+        ("EXISTS (FROM grants AS g JOIN active AS a ON g.x = a.x WHERE EXISTS (FROM s.t WHERE t.x = g.x))",
+         "active.x grants.x s.t.x", "active.g grants.a s.t.g"),
+        ("id IN (SELECT x FROM grants AS g JOIN active USING (X) JOIN s.t USING (x) WHERE g.y = 1)",
+         "orders.id grants.x active.x s.t.x grants.y", "active.g s.t.g"),
+        ("EXISTS (FROM s.s WHERE s.x = orders.x)", "s.s.x orders.x", "s.s.orders"),
+        ("(SELECT count(*) FROM grants) > 0 AND true", "", ""),
+        ("day < current_date AND EXISTS (FROM grants)", "orders.day", "orders.current_date grants.current_date"),
+        ("list_filter(tags, lambda x, i: x > i) = []", "orders.tags", ""),
+        ("id = ANY(tags) AND (SELECT id) = 1", "orders.id orders.tags", ""),
+    ],
+)  # fmt: skip
+def test_the_columns_that_decide_what_names_mean(row_filter: str, columns: str, absent: str) -> None:
+    rule = gated(row_filter)
+    assert {".".join(column) for column in rule.columns} == {*columns.split()}
+    assert {".".join(column) for column in rule.absent} == {*absent.split()}
+
+
+@each(
+    ("row_filter", "counts"),
+    [
+        ("s IS TRUE", True),
+        ("s IS NOT FALSE", True),
+        ("CAST(s AS BOOLEAN) IS TRUE", False),
+        ("s::BOOLEAN", False),
+        ("orders.s::BOOLEAN AND s", True),
+        ("CAST(s.a AS BOOLEAN)", False),
+        ("CAST(lower(s) AS BOOLEAN)", True),
+    ],
+)
+def test_a_use_of_a_column_counts_unless_it_is_in_a_cast(row_filter: str, counts: bool) -> None:
+    assert (("orders", "s") in gated(row_filter).uncast) == counts
+
+
+@pytest.mark.parametrize(
+    "number", [40, pytest.param(400, marks=pytest.mark.exhaustive), pytest.param(4_000, marks=pytest.mark.soak)]
+)
+def test_a_rule_that_fits_before_and_after_a_change_shows_the_same_rows(number: int) -> None:
+    rules, gate = Rules(number), Gate()
+    compared = prevented = 0
+    for _ in range(number):
+        row_filter = rules.condition(["orders"], 3)
+        try:
+            rule = gate_rule(DatasetRule(dataset="orders", row_filter=row_filter), frozenset(TABLES), gate)
+        except StatementError:
+            continue
+        found = [*answers(rules, row_filter, rule)]
+        fitting = [rows for rows, why in found if why is None]
+        assert all(rows == fitting[0] for rows in fitting), row_filter
+        compared += max(0, len(fitting) - 1)
+        prevented += len({*map(tuple, (rows for rows, _ in found))}) > len({*map(tuple, fitting)})
+    assert compared > number / 2
+    assert number < 400 or prevented > number / 100
