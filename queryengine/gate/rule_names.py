@@ -147,6 +147,8 @@ class _Reader:
 
     def _join(self, node: Mapping[str, Any]) -> None:
         """Check a join, and add the columns in its USING."""
+        if node["right"]["type"] == "JOIN":  # Its condition would see the tables on the left, too.
+            raise StatementNotAllowedError("write one join after the other, each with its ON or USING.")
         if node["ref_type"] not in _JOINS or node["join_type"] in _HIDING or node.get("alias"):
             raise StatementNotAllowedError(_TABLES)
         for column, side in product(map(lower, node.get("using_columns", ())), (node["left"], node["right"])):
