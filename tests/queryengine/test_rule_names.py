@@ -1,8 +1,8 @@
 """
 The text of a rule decides what its names mean, whatever columns the data has, or the rule is refused.
 
-Generated rules run on tables with some columns of a fixed set, and again after columns were added and dropped. The
-values of a column never change, so if the rule fits both, it must show the same rows.
+Generated rules run on tables with some columns of a fixed set, and again after columns were added, dropped, or became
+text. The text of a value never changes, so if the rule fits both, it must show the same rows.
 """
 
 import json
@@ -106,12 +106,15 @@ class Rules:
         }
 
     def changed(self, data: Data, columns: Data, row_filter: str) -> Data:
-        """Return *columns* after one to three of them were dropped or added."""
+        """Return *columns* after one to three of them were dropped or added, or became text."""
         found = {table: dict(one) for table, one in columns.items()}
         for _ in range(self.pick((1, 1, 2, 3))):
-            table, name = self.pick(TABLES), self.pick([name for name in NAMES if name in row_filter])
-            if found[table].pop(name, None) is None:
+            table, name = self.pick(TABLES), self.pick([name for name in NAMES if name in row_filter] or NAMES)
+            type_, values = found[table].pop(name, (None, []))
+            if type_ is None:
                 found[table][name] = data[table][name]
+            elif type_ == "INTEGER" and self.chance(0.5):
+                found[table][name] = "VARCHAR", values
         return found
 
     def _column(self, name: str) -> tuple[str, list[str]]:
@@ -156,7 +159,7 @@ class Rules:
 
     def _source(self, seen: list[str], depth: int) -> tuple[str, list[str]]:
         table, own = self._table()
-        if self.chance(0.35):
+        while self.chance(0.35):
             other, others = self._table()
             own += others
             on = f"USING ({self.pick(NAMES)})"
@@ -212,10 +215,21 @@ def answers(rules: Rules, row_filter: str, rule: GatedRule) -> Iterator[tuple[li
             if rows_of(connection, columns, sql) is not None:
                 states = [columns, *(rules.changed(data, columns, row_filter) for _ in range(4))]
                 states += [rules.changed(data, one, row_filter) for one in states[1:4]]
+                first: Data | None = None
                 for state in states:
                     if (rows := rows_of(connection, state, sql)) is not None:
-                        yield rows, misnamed(rule, state)
+                        why = misnamed(rule, state) or (retyped(rule, first, state) if first else None)
+                        first = first or (None if why else state)
+                        yield rows, why
                 return
+
+
+def retyped(rule: GatedRule, first: Data, present: Data) -> str | None:
+    """Return why *rule* does not fit the types: see `visible_rows._check_types`."""
+    for table, name in rule.uncast:
+        if first[table][name][0] != present[table][name][0]:
+            return f"the type of {name} has changed"
+    return None
 
 
 def gated(row_filter: str) -> GatedRule:
