@@ -16,8 +16,8 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     A rule whose SQL was admitted by the gate. If `error` is set, the SQL was refused and the dataset is unavailable.
 
     `relations` are the datasets and views that the rule reads, including its own dataset. A rule that is not
-    `deterministic` also depends on the time. `macros` are the macros that the rule calls. `columns`, `absent` and
-    `uncast` are from `rule_names.Names`. If `has_subquery`, a filter or mask contains a query.
+    `deterministic` also depends on the time. `macros` are the macros that the rule calls. `columns` and `uncast`
+    are from `rule_names.Names`. If `has_subquery`, a filter or mask contains a query.
     """
 
     rule: DatasetRule
@@ -27,7 +27,6 @@ class GatedRule(Struct, frozen=True, kw_only=True):
     macros: frozenset[str] = frozenset()
     deterministic: bool = False
     columns: frozenset[tuple[str, str]] = frozenset()
-    absent: frozenset[tuple[str, str]] = frozenset()
     uncast: frozenset[tuple[str, str]] = frozenset()
     has_subquery: bool = False
     error: str = ""

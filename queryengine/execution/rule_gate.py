@@ -50,7 +50,6 @@ def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate)
         macros=frozenset[str]().union(*(one.macros for one in statements)),
         deterministic=all(one.deterministic for one in statements),
         columns=frozenset().union(*(names.columns for *_, names in (*found, *masks))),
-        absent=frozenset().union(*(names.absent for *_, names in (*found, *masks))),
         uncast=frozenset().union(*(names.uncast for *_, names in (*found, *masks))),
         has_subquery=any(has_query_word(scan(sql)) for sql, *_ in (*found, *masks)),
     )
@@ -121,4 +120,5 @@ def _expression(sql: str, rule: DatasetRule, relations: frozenset[str], gate: Ga
         raise StatementNotAllowedError(NOT_HERE)
     if not (statement.sql.startswith(before) and statement.sql.endswith(after)):
         raise StatementNotAllowedError("this form of expression is not allowed: write it as DuckDB prints it.")
-    return statement.sql[len(before) : -len(after)], replace(statement, sql=""), gate.rule_names(statement.sql)
+    text, names = gate.resolved(statement.sql)
+    return text, replace(statement, sql=""), names

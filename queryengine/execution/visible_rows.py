@@ -1,15 +1,16 @@
 """The SQL of the rows, columns and values that a rule of a key makes visible, checked against the dataset it is for."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import duckdb
 
 from queryengine.execution.definitions import Definitions
 from queryengine.gate.lexer import lower
+from queryengine.gate.rule_names import OUTERMOST
 from queryengine.key_catalog import GatedRule
-from queryengine.values import qualified, quoted, split_relation
+from queryengine.values import qualified, quoted
 
 #: An ENUM in a type name, or the quoted name of a field.
 _ENUM: Final = re.compile(r"""ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)|("(?:[^"]|"")*")""")
@@ -39,8 +40,8 @@ def rows_of(
     if rule.error:
         raise UnfitRuleError(rule.error)
     name = rule.rule.dataset
-    alias = quoted(split_relation(name)[1])
     cursor.execute("USE runtime")
+    _check_columns(cursor, rule)
     _check_types(rule, definitions)
     types = columns_of(cursor, f"FROM runtime.{qualified(name)}")
     named = {lower(column): column for column in types}
@@ -49,8 +50,8 @@ def rows_of(
     missing = [column for column in listed if column not in named] or [*(masks.keys() - listed)]
     if missing:
         raise UnfitRuleError(f"there is no column {missing[0]}")
-    view = f"FROM runtime.{qualified(name)} AS {alias}"  # which has no `rowid`: expressions are checked in it
-    source = view if table is None else f"FROM {table} AS {alias}"
+    view = f"FROM runtime.{qualified(name)} AS {OUTERMOST}"  # which has no `rowid`: expressions are checked in it
+    source = view if table is None else f"FROM {table} AS {OUTERMOST}"
     if rule.row_filter is not None:
         if _types_of(cursor, view, {"row_filter": f"(\n{rule.row_filter}\n)"}) != {"row_filter": "BOOLEAN"}:
             raise UnfitRuleError("row_filter is not BOOLEAN")
@@ -58,11 +59,10 @@ def rows_of(
     # An error in a mask would quote the hidden value, so the mask returns null instead.
     values = {column: f"TRY((\n{sql}\n))" for column, sql in masks.items()}
     types_of_masks = _types_of(cursor, view, values)
-    _check_names(cursor, rule)
     items = []
     for column in listed:
         actual, type_ = quoted(named[column]), types[named[column]]
-        value = f"{alias}.{actual}"
+        value = f"{OUTERMOST}.{actual}"
         if column in masks:
             value, found = values[column], types_of_masks[column]
             if found == '"NULL"':
@@ -74,31 +74,15 @@ def rows_of(
     sql = f"SELECT {', '.join(items)} {source}"
     if [*columns_of(cursor, sql)] != [named[column] for column in listed]:
         raise UnfitRuleError("a mask returns more than one column")
-    return sql if table is None else f"{sql} ORDER BY {alias}.rowid"
+    return sql if table is None else f"{sql} ORDER BY {OUTERMOST}.rowid"
 
 
-def misnamed(rule: GatedRule, columns: Mapping[str, Collection[str]]) -> str | None:
-    """
-    Return why a name in *rule* does not mean what its text says; None if each does.
-
-    Args:
-        rule: The rule of a key.
-        columns: The lower-case columns of each relation that the rule reads.
-    """
-    if missing := sorted((relation, column) for relation, column in rule.columns if column not in columns[relation]):
-        relation, column = missing[0]
-        hint = "" if relation == rule.rule.dataset else ": write the dataset before a column of an outer query"
-        return f"there is no column {column} in {relation}{hint}"
-    if present := sorted((relation, column) for relation, column in rule.absent if column in columns[relation]):
-        relation, column = present[0]
-        return f"{relation} has a column {column}, which could take the place of another name: choose another alias"
-    return None
-
-
-def _check_names(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
-    found = {relation: columns_of(cursor, f"FROM runtime.{qualified(relation)}") for relation in sorted(rule.relations)}
-    if reason := misnamed(rule, {relation: {*map(lower, columns)} for relation, columns in found.items()}):
-        raise UnfitRuleError(reason)
+def _check_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
+    for relation in sorted(rule.relations):
+        present = {*map(lower, columns_of(cursor, f"FROM runtime.{qualified(relation)}"))}
+        if missing := sorted(column for one, column in rule.columns if one == relation and column not in present):
+            hint = "" if relation == rule.rule.dataset else ": write the dataset before a column of an outer query"
+            raise UnfitRuleError(f"there is no column {missing[0]} in {relation}{hint}")
 
 
 def _check_types(rule: GatedRule, definitions: Definitions) -> None:
@@ -109,17 +93,16 @@ def _check_types(rule: GatedRule, definitions: Definitions) -> None:
     of a view that the rule reads is part of the rule, and its casts are not known.
     """
     for relation in sorted(rule.relations):
-        is_own = relation == rule.rule.dataset
         uncast = {column for one, column in rule.uncast if one == relation}
-        is_any = bool(uncast) and definitions.is_view(relation) if is_own else definitions.is_derived(relation)
-        for name, first, present in definitions.retyped(relation, with_inputs=not is_own):
-            if is_any or name in uncast:
+        is_derived = definitions.is_derived(relation)
+        for name, first, present in definitions.retyped(relation, with_inputs=is_derived):
+            if is_derived or name in uncast:
                 meant = _without_enums(first)
-                cure = f"cast it to the type that is meant, as in CAST({name} AS {meant:.80})"
-                if is_any and not is_own:
-                    cure = f"read its dataset instead of the view {relation}"
-                changed = f"the type of {name} has changed from {meant:.80} to {_without_enums(present):.80}"
-                raise UnfitRuleError(f"{changed}: {cure}")
+                where = f" in the refresh_sql of the dataset behind {relation}" if is_derived else ""
+                raise UnfitRuleError(
+                    f"the type of {name} has changed from {meant:.80} to {_without_enums(present):.80}: cast it{where} "
+                    f"to the type that is meant, as in CAST({name} AS {meant:.80})"
+                )
 
 
 def columns_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:

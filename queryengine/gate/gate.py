@@ -6,6 +6,7 @@ instance, builds a parse tree, which is checked against an allowlist (`parse_tre
 the allowed statements. `docs/internals/decisions/0004-statement-gate.md` explains the reasons.
 """
 
+import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,8 +31,9 @@ from queryengine.gate.fingerprint import digest, fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.macros import macros
 from queryengine.gate.named_parameters import with_dollar_names
+from queryengine.gate.node_kinds import without_places
 from queryengine.gate.parse_tree import Reading, catalog_schema, decode
-from queryengine.gate.rule_names import Names, rule_names
+from queryengine.gate.rule_names import Names, resolve
 
 #: Decisions on statements of up to `_CACHED_CHARACTERS` are cached: `_CACHED` of them by text, and as many by
 #: fingerprint.
@@ -51,6 +53,10 @@ SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoload_known_extensions": False,
     "lock_configuration": True,
 }
+#: How a query is written from a tree, and how it begins.
+_WRITE: Final = "SELECT json_deserialize_sql(?::JSON)"
+_SELECT: Final = "SELECT "
+
 _PARSE: Final = "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)"
 
 _EXPLAIN_FORMATS: Final = frozenset({"text", "json", "html", "graphviz", "yaml", "mermaid"})
@@ -114,13 +120,33 @@ class Gate:
             return self._cached(sql, relations, catalog)
         return self._admit(sql, relations, catalog)
 
-    def rule_names(self, sql: str) -> Names:
-        """Return the names in the admitted *sql* of a rule: see `rule_names.rule_names`."""
-        statement = scan(sql)
-        tree = self._parse(statement, "")
+    def resolved(self, sql: str) -> tuple[str, Names]:
+        """
+        Return the expression of the rule that *sql*, which the gate admitted, selects, and its names.
+
+        Each column in the expression is written with the alias of its dataset: see `rule_names`.
+
+        Raises:
+            StatementNotAllowedError: The columns of the data would decide what a name means, or the engine cannot
+                write the expression.
+        """
+        refusal = StatementNotAllowedError("this form of expression is not allowed: write it in a simpler form.")
+        tree = self._parse(scan(sql), "")
         if tree is None:
-            raise _not_a_query(statement)
-        return rule_names(tree)
+            raise refusal
+        names = resolve(tree)
+        tree["node"]["from_table"] = {"type": "EMPTY"}
+        try:
+            with self._connection.cursor() as cursor:
+                query = json.dumps({"error": False, "statements": [tree]})
+                ((text,),) = cursor.execute(_WRITE, [query]).fetchall()
+            written = self._parse(scan(text), "")
+            is_same = written is not None and without_places(written) == without_places(tree)
+        except (RecursionError, SqlSyntaxError, duckdb.Error):
+            raise refusal from None
+        if not is_same or not text.startswith(_SELECT):
+            raise refusal
+        return text.removeprefix(_SELECT), names
 
     def _admit(self, sql: str, relations: frozenset[str], catalog: str) -> GatedStatement:
         before, whole = _one_statement(scan(sql))

@@ -130,6 +130,14 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
             pending.extend(one)
 
 
+def without_places(tree: Any) -> Any:
+    """Remove the places of all nodes in the text from *tree*, and return it."""
+    for node in nodes_of(tree):
+        node.pop("query_location", None)
+        node.pop("query_location_length", None)
+    return tree
+
+
 def column_name(node: Mapping[str, Any]) -> list[str]:
     """
     Return the parts of the name of a column in an expression; none if it names no column itself.

@@ -1,21 +1,22 @@
 """
-Decides what each name in the rule of a key means, and refuses rules whose text alone does not decide it.
+Decides by the text of a key's rule what each of its names means, and writes this into the rule.
 
-SQL looks names up in the columns that exist. In `tenant IN (SELECT tenant FROM grants)`, the inner name means the outer
-column once `grants` has lost its own, and the condition is true for every row. In `orders.tenant`, the first name means
-a column `orders` of an inner dataset as soon as that has one with fields. Therefore:
+SQL looks names up in the columns that exist, and if an expression does not fit its own query, in those around it. In
+`tenant IN (SELECT tenant FROM grants)`, the inner name means the outer column once `grants` has lost its own, and the
+condition is true for every row. In `orders.tenant`, the first name means a column `orders` of an inner dataset as soon
+as that has one with fields. Therefore each dataset in a rule gets an alias that nothing else has, and each column is
+written with the alias of its dataset: `_xyz0.tenant IN (SELECT _xyz1.tenant FROM grants AS _xyz1)`. If there is no such
+column any more, the engine finds no other meaning, and the rule does not fit the data.
 
-* The subqueries of a rule read declared datasets and views, joined with ON or USING. There are no other tables and no
-  new names of columns.
-* A name alone means a column of the only dataset in FROM, or one in USING. Otherwise in a join, and for columns of an
-  outer query, the name of the dataset or its alias stands before it.
-* Nothing takes columns by position, and no name becomes a value, because the source may write it in capitals.
-
-`Names` says which columns the data must have, and which it must not have, so that the engine finds the same meanings.
+So that the text alone decides whose column a name is, the subqueries of a rule read declared datasets and views, joined
+with ON or USING. A name alone means a column of the only dataset in FROM. In a join, and for columns of an outer query,
+the name of the dataset or its alias stands before it. Nothing takes columns by position, and no name becomes a value,
+because the source may write it in capitals.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
-from itertools import product
+from string import ascii_lowercase
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -27,8 +28,20 @@ from queryengine.gate.node_kinds import SCHEMAS, before_function, nodes_of
 #: A dataset or view, and a column, both in lower case.
 Column = tuple[str, str]
 
-#: Names of functions without parentheses. A column of the same name would come first.
-_TIMES: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+#: How the aliases in the rules of this process begin. No column of the data can have such a name on purpose.
+_ALIAS: Final = "_" + "".join(secrets.choice(ascii_lowercase) for _ in range(8))
+
+#: The alias of the dataset that a rule is for.
+OUTERMOST: Final = f"{_ALIAS}0"
+
+#: Functions that are written without parentheses, before which a column of the same name would come, and with them.
+_TIMES: Final = {
+    "current_date": "current_date",
+    "current_time": "get_current_time",
+    "current_timestamp": "get_current_timestamp",
+    "localtime": "current_localtime",
+    "localtimestamp": "current_localtimestamp",
+}
 
 #: The parts of queries that a rule may have, by `type`.
 _PARTS: Final = frozenset(
@@ -47,36 +60,33 @@ _EXPRESSIONS: Final = frozenset(
 )
 
 _JOINS: Final = frozenset({"CROSS", "REGULAR"})
-#: Joins outside of which one of the two tables cannot be named.
-_HIDING: Final = frozenset({"ANTI", "SEMI"})
 
 #: The keys of a star without EXCLUDE, REPLACE and the like.
 _PLAIN_STAR: Final = frozenset({"class", "type", "query_location", "query_location_length"})
 
 _TABLES: Final = (
     "the subqueries of a rule can read only declared datasets and views, joined with ON or USING: "
-    "write it without WITH, VALUES, NATURAL, SEMI or ANTI JOIN and queries in FROM."
+    "write it without WITH, VALUES, NATURAL JOIN and queries in FROM."
 )
 _COLUMNS: Final = "write the names of the columns instead of *, ALL, a position or a query without SELECT."
 
 
 class Names(Struct, frozen=True):
     """
-    The columns that decide what the names in a rule mean.
+    What the names in a rule mean.
 
     Attributes:
-        columns: Those that the names mean. The rule does not fit data without one of them.
-        absent: Those that could take the place of a name. The rule does not fit data with one of them.
+        columns: The columns that the rule reads.
         uncast: Those of `columns` that do not stand alone in a CAST everywhere.
     """
 
     columns: frozenset[Column] = frozenset()
-    absent: frozenset[Column] = frozenset()
     uncast: frozenset[Column] = frozenset()
 
 
 class _Table(NamedTuple):
-    alias: str
+    name: str  # its alias in the text
+    alias: str  # the new one
     relation: str
 
 
@@ -84,32 +94,32 @@ class _Scope(NamedTuple):
     """What a name can mean: a column of the `tables` in FROM or of an `outer` query, or a parameter of a lambda."""
 
     tables: Sequence[_Table] = ()
-    using: frozenset[str] = frozenset()
     outer: "_Scope | None" = None
     parameters: frozenset[str] = frozenset()
 
 
-def rule_names(tree: Mapping[str, Any]) -> Names:
+def resolve(tree: Mapping[str, Any]) -> Names:
     """
-    Return the names in the tree of `SELECT (rule) FROM dataset`.
+    Write the datasets of names into the tree of `SELECT (rule) FROM dataset`, and return what they mean.
 
     Raises:
         StatementNotAllowedError: The rule has a form in which the columns of the data decide what a name means.
     """
-    return _Reader(tree).read(tree)
+    return _Resolver(tree).read(tree)
 
 
-class _Reader:
-    """Reads the names in *tree*."""
+class _Resolver:
+    """Resolves the names in *tree*."""
 
     def __init__(self, tree: Mapping[str, Any]) -> None:
-        tables = [node for node in nodes_of(tree) if node.get("type") == "BASE_TABLE"]
-        self._relations = {_relation(node) for node in tables}
-        self._schemas = SCHEMAS.union(one.rpartition(".")[0] for one in self._relations)
-        if functions := _TIMES.intersection(_table(node).alias for node in tables):
-            raise StatementNotAllowedError(f"a table must not have the name {min(functions)}, which is a function.")
+        nodes = [node for node in nodes_of(tree) if node.get("type") == "BASE_TABLE"]
+        # The dataset that the rule is for comes first.
+        nodes.sort(key=lambda node: node is not tree["node"]["from_table"])
+        self._tables = {id(node): _table(node, f"{_ALIAS}{number}") for number, node in enumerate(nodes)}
+        self._schemas = SCHEMAS.union(table.relation.rpartition(".")[0] for table in self._tables.values())
+        for node in nodes:
+            node["alias"] = self._tables[id(node)].alias
         self._columns: set[Column] = set()
-        self._absent: set[Column] = set()
         self._uncast: set[Column] = set()
 
     def read(self, tree: Mapping[str, Any]) -> Names:
@@ -121,7 +131,7 @@ class _Reader:
                 pending.extend((item, scope) for item in node)
             elif isinstance(node, dict):
                 pending.extend(self._expression(node, scope) if "class" in node else self._part(node, scope))
-        return Names(frozenset(self._columns), frozenset(self._absent), frozenset(self._uncast))
+        return Names(frozenset(self._columns), frozenset(self._uncast))
 
     def _part(self, node: dict[str, Any], scope: _Scope) -> list[tuple[Any, _Scope]]:
         """Check a part of a query, and return what to read next."""
@@ -134,28 +144,44 @@ class _Reader:
             raise StatementNotAllowedError("write ORDER BY and LIMIT within the parts of a UNION.")
         if node.get("aggregate_handling", "STANDARD_HANDLING") != "STANDARD_HANDLING":
             raise StatementNotAllowedError(_COLUMNS)
-        if kind == "SELECT_NODE":
-            if aliases := [*filter(None, (one.get("alias") for one in node["select_list"]))]:
-                raise StatementNotAllowedError(f"leave out the name {aliases[0]} after AS: a rule does not need it.")
-            if node["from_table"]["type"] != "EMPTY":
-                scope = _scope_of(node["from_table"], scope if scope.tables else None)
+        if kind == "SELECT_NODE" and node["from_table"]["type"] != "EMPTY":
+            scope = _Scope(self._tables_in(node["from_table"]), scope if scope.tables else None)
         elif kind == "JOIN":
-            self._join(node)
-            scope = _scope_of(node, scope.outer)  # The condition of an inner join does not see all tables.
+            if node["ref_type"] not in _JOINS or node.get("alias"):
+                raise StatementNotAllowedError(_TABLES)
+            self._using(node)
+            scope = scope._replace(tables=self._tables_in(node))
         # What is last is read first, so that the message is about a table rather than about its columns.
         return sorted(((one, scope) for one in node.values()), key=lambda one: one[0] is node.get("from_table"))
 
-    def _join(self, node: Mapping[str, Any]) -> None:
-        """Check a join, and add the columns in its USING."""
-        if node["right"]["type"] == "JOIN":  # Its condition would see the tables on the left, too.
-            raise StatementNotAllowedError("write one join after the other, each with its ON or USING.")
-        if node["ref_type"] not in _JOINS or node["join_type"] in _HIDING or node.get("alias"):
-            raise StatementNotAllowedError(_TABLES)
-        for column, side in product(map(lower, node.get("using_columns", ())), (node["left"], node["right"])):
-            if side["type"] == "BASE_TABLE":
-                self._add((_relation(side), column))
-            elif column not in map(lower, side.get("using_columns", ())):
-                raise StatementNotAllowedError(f"write ON with the dataset before {column} instead of USING.")
+    def _using(self, node: Mapping[str, Any]) -> None:
+        """Add the columns in the USING of a join."""
+        for column in map(lower, node.get("using_columns", ())):
+            for side in (node["left"], node["right"]):
+                if side["type"] == "BASE_TABLE":
+                    self._add((self._tables[id(side)].relation, column))
+                elif column not in map(lower, side.get("using_columns", ())):
+                    raise StatementNotAllowedError(f"write ON with the dataset before {column} instead of USING.")
+
+    def _tables_in(self, source: Mapping[str, Any]) -> list[_Table]:
+        """
+        Return the tables that *source*, which is a table or a join, consists of.
+
+        Raises:
+            StatementNotAllowedError: Two have the same name.
+        """
+        found: dict[str, _Table] = {}
+        pending = [source]
+        while pending:
+            one = pending.pop()
+            if one["type"] == "JOIN":
+                pending += [one["left"], one["right"]]
+            elif one["type"] == "BASE_TABLE":
+                table = self._tables[id(one)]
+                if table.name in found:
+                    raise StatementNotAllowedError(f"{table.name} occurs twice: write another alias for one of them.")
+                found[table.name] = table
+        return [*found.values()]
 
     def _expression(self, node: dict[str, Any], scope: _Scope) -> list[tuple[Any, _Scope]]:
         """Check an expression, and return what to read next."""
@@ -165,7 +191,7 @@ class _Reader:
         if kind == "CONSTANT":
             return []
         if kind == "COLUMN_REF":
-            self._name([*map(lower, node["column_names"])], scope, is_cast=False)
+            self._name(node, scope, is_cast=False)
             return []
         if kind in {"FUNCTION", "WINDOW"}:
             _check_function(node)
@@ -176,7 +202,7 @@ class _Reader:
             return self._subquery(node, scope)
         # The parser makes a CAST of `x IS TRUE`, too, but that has no length.
         elif kind == "CAST" and node.get("query_location_length") and node["child"]["class"] == "COLUMN_REF":
-            self._name([*map(lower, node["child"]["column_names"])], scope, is_cast=True)
+            self._name(node["child"], scope, is_cast=True)
             return [(node["type_expr"], scope)]
         return [(one, scope) for one in node.values()]
 
@@ -188,67 +214,56 @@ class _Reader:
             query = {**query, "select_list": []}
         return [(query, scope), (node.get("child"), scope)]
 
-    def _name(self, names: list[str], scope: _Scope, *, is_cast: bool) -> None:
-        """Add the columns that decide what the lower-case *names* mean, which are separated by dots."""
-        first, *fields = names
-        if not fields and first in scope.parameters | scope.using:
+    def _name(self, node: dict[str, Any], scope: _Scope, *, is_cast: bool) -> None:
+        """Write the table of a column into *node*, and add the column."""
+        first, *fields = map(lower, node["column_names"])
+        if not fields and first in scope.parameters:
             return
         if not fields and first in _TIMES:
-            self._absent.update((relation, first) for relation in self._relations)
+            _call(node, _TIMES[first])
             return
-        written = ".".join(names)
+        written = ".".join((first, *fields))
         if fields and first in scope.parameters:
             raise StatementNotAllowedError(f"write {first}['{fields[0]}'] instead of {written}.")
         if len(fields) > 1 and first in self._schemas:
             raise StatementNotAllowedError(f"write {'.'.join(fields)} instead of {written}.")
-        column = self._qualified(first, fields[0], scope) if fields else None
-        if column is None:
-            if len(scope.tables) != 1 or (fields and scope.outer is not None):
-                raise StatementNotAllowedError(f"write the dataset or its alias before {written}.")
-            column = (scope.tables[0].relation, first)
-        self._add(column, is_cast=is_cast)
+        column = node["column_names"]
+        if fields and (table := _table_named(first, scope)):
+            column = column[1:]
+        elif len(scope.tables) == 1:
+            (table,) = scope.tables
+        else:
+            raise StatementNotAllowedError(f"write the dataset or its alias before {written}.")
+        node["column_names"] = [table.alias, *column]
+        self._add((table.relation, lower(column[0])), is_cast=is_cast)
 
     def _add(self, column: Column, *, is_cast: bool = False) -> None:
         self._columns.add(column)
         if not is_cast:
             self._uncast.add(column)
 
-    def _qualified(self, alias: str, column: str, scope: _Scope) -> Column | None:
-        """Return the column of the table *alias*; None if there is none in *scope*."""
-        passed: set[Column] = set()  # Columns of this name with fields would come before the table.
-        around: _Scope | None = scope
-        while around is not None:
-            passed.update((table.relation, alias) for table in around.tables if table.alias != alias)
-            for table in around.tables:
-                if table.alias == alias:
-                    self._absent |= passed
-                    return table.relation, column
-            around = around.outer
-        return None
+
+def _table_named(name: str, scope: _Scope | None) -> _Table | None:
+    """Return the table that *name* means in *scope*, or in the queries around it."""
+    while scope is not None:
+        for table in scope.tables:
+            if table.name == name:
+                return table
+        scope = scope.outer
+    return None
 
 
-def _scope_of(source: Mapping[str, Any], outer: _Scope | None) -> _Scope:
-    """Return the scope of the tables that *source*, which is a table or a join, consists of."""
-    tables: list[_Table] = []
-    using: set[str] = set()
-    pending = [source]
-    while pending:
-        one = pending.pop()
-        if one["type"] == "BASE_TABLE":
-            tables.append(_table(one))
-        elif one["type"] == "JOIN":
-            using.update(map(lower, one.get("using_columns", ())))
-            pending += [one["left"], one["right"]]
-    return _Scope(tables, frozenset(using), outer)
-
-
-def _table(node: Mapping[str, Any]) -> _Table:
-    return _Table(lower(node.get("alias") or node["qualified_name"]["path"][-1]), _relation(node))
-
-
-def _relation(node: Mapping[str, Any]) -> str:
+def _table(node: Mapping[str, Any], alias: str) -> _Table:
     *before, name = map(lower, node["qualified_name"]["path"])
-    return ".".join((*(one for one in before if one not in {"main", "runtime"}), name))
+    relation = ".".join((*(one for one in before if one not in {"main", "runtime"}), name))
+    return _Table(lower(node.get("alias") or name), alias, relation)
+
+
+def _call(node: dict[str, Any], function: str) -> None:
+    """Make *node* a call of *function* without arguments."""
+    node.clear()
+    node |= {"class": "FUNCTION", "type": "FUNCTION", "function_name": function}
+    node |= {"order_bys": {"type": "ORDER_MODIFIER"}, "qualified_name": {"path": [function]}}
 
 
 def _check_function(node: Mapping[str, Any]) -> None:
