@@ -31,7 +31,7 @@ from queryengine.gate.fingerprint import digest, fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.macros import macros
 from queryengine.gate.named_parameters import with_dollar_names
-from queryengine.gate.node_kinds import without_places
+from queryengine.gate.node_kinds import meaning
 from queryengine.gate.parse_tree import Reading, catalog_schema, decode
 from queryengine.gate.rule_names import Names, resolve
 
@@ -141,7 +141,7 @@ class Gate:
                 query = json.dumps({"error": False, "statements": [tree]})
                 ((text,),) = cursor.execute(_WRITE, [query]).fetchall()
             written = self._parse(scan(text), "")
-            is_same = written is not None and without_places(written) == without_places(tree)
+            is_same = written is not None and meaning(written) == meaning(tree)
         except (RecursionError, SqlSyntaxError, duckdb.Error):
             raise refusal from None
         if not is_same or not text.startswith(_SELECT):

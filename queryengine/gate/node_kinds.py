@@ -130,11 +130,13 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
             pending.extend(one)
 
 
-def without_places(tree: Any) -> Any:
-    """Remove the places of all nodes in the text from *tree*, and return it."""
+def meaning(tree: Any) -> Any:
+    """Remove from *tree* what depends on how the text is written: places, operators, names that are written twice."""
     for node in nodes_of(tree):
-        node.pop("query_location", None)
-        node.pop("query_location_length", None)
+        for key in ("query_location", "query_location_length", "is_operator"):
+            node.pop(key, None)
+        if "expression" in node and node.get("name") == node["expression"].get("alias"):
+            node["expression"].pop("alias", None)
     return tree
 
 

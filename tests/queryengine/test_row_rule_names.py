@@ -173,6 +173,7 @@ def test_all_columns_behind_a_view_count_whatever_the_rule_casts(
     "row_filter",
     [
         "len(list_filter([tenant], lambda x: lower(x) = 'acme')) > 0",
+        "len([X for X in [tenant] if lower(x) = 'acme']) > 0",
         "list_contains(list_transform([g], lambda x: x['tenant']), 'acme')",
         "tenant IN (SELECT unnest(list_transform(['acme'], lambda x: x)) FROM active)",
     ],

@@ -68,7 +68,6 @@ REFUSED = (
     ("tenant IN (SELECT kind::VARCHAR FROM grants, active)", _ALIAS),
     ("id IN (SELECT x FROM grants JOIN active USING (x))", _ALIAS),
     ("EXISTS (FROM grants AS g, active AS G WHERE g.x = 1)", "g occurs twice"),
-    ("[x for x in tags if x > 1] = [2]", "simpler form"),
     ("id = " + "-".join(["id"] * 400), "simpler form"),
     ("EXISTS (FROM active WHERE main.active.level = 1)", "write active.level instead"),
     ("EXISTS (FROM grants JOIN active ON grants.level = a.level JOIN active AS a ON true)", _ALIAS),
@@ -251,6 +250,7 @@ def test_a_rule_whose_names_depend_on_the_data_is_refused(row_filter: str, messa
         ("tags = [current_date]", "(A0.tags = list_value(current_date()))"),
         ("list_filter(tags, lambda x: x > id) = []", "(list_filter(A0.tags, (lambda x: (x > A0.id))) = list_value())"),
         ("(SELECT id) = 1", "((SELECT A0.id) = 1)"),
+        ("tenant NOT LIKE 'a!%' ESCAPE '!'", "(NOT like_escape(A0.tenant, 'a!%', '!'))"),
         (
             "EXISTS (SELECT x AS id FROM grants GROUP BY x HAVING id > 1)",
             "EXISTS(SELECT A1.x AS id FROM grants AS A1 GROUP BY A1.x HAVING (A1.id > 1))",
