@@ -78,8 +78,8 @@ VISIBLE: Final = f"""
 
 LEAK: Final = re.compile(rb"SECRET|1234567|_k[0-9a-f]{12}", re.IGNORECASE)
 
-_VALUES: Final = tuple(lines("hidden_values.txt"))
-_TESTS: Final = tuple(lines("hidden_tests.txt"))
+VALUES: Final = tuple(lines("hidden_values.txt"))
+TESTS: Final = tuple(lines("hidden_tests.txt"))
 _QUERIES: Final = tuple(lines("hidden_queries.txt"))
 _PLANS: Final = tuple(lines("hidden_plans.txt"))
 
@@ -89,8 +89,8 @@ def statement(seed: int, table: str, *, plans: bool = True) -> str:
     chance = random.Random(seed)
     text = chance.choice(_QUERIES + (_PLANS if plans else ()))
     while re.search(r"\{[vp]\}", text):
-        test = chance.choice(_TESTS)
+        test = chance.choice(TESTS)
         if chance.random() < 0.2:
             test = f"({test}) {chance.choice(('AND', 'OR'))} id {chance.choice(('<', '>'))} {chance.randrange(90)}"
-        text = text.replace("{p}", f"({test})", 1).replace("{v}", chance.choice(_VALUES), 1)
+        text = text.replace("{p}", f"({test})", 1).replace("{v}", chance.choice(VALUES), 1)
     return text.replace("{t}", table)

@@ -8,6 +8,7 @@ text. The text of a value never changes, so if the rule fits both, it must show 
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 
 import duckdb
@@ -20,6 +21,7 @@ from queryengine.gate.rule_names import OUTERMOST
 from queryengine.key_catalog import GatedRule
 from runtimeconf.model import DatasetRule
 from tests.corpus import each
+from tests.queryengine import hidden_rows
 
 TABLES = ("orders", "grants", "active")
 #: Names of columns, some of which are also names of tables and aliases.
@@ -259,6 +261,26 @@ def test_a_rule_whose_names_depend_on_the_data_is_refused(row_filter: str, messa
 )
 def test_names_are_written_with_the_alias_of_their_dataset(row_filter: str, expected: str) -> None:
     assert gated(row_filter).row_filter == re.sub("A(?=[0-9])", OUTERMOST.removesuffix("0"), expected)
+
+
+def test_the_text_that_the_engine_writes_has_the_same_values() -> None:
+    compared, gate = 0, Gate()
+    with duckdb.connect(":memory:", config={"threads": 1}) as connection:
+        connection.execute(f"CREATE TABLE orders AS FROM ({hidden_rows.ORDERS}) ORDER BY id LIMIT 40")
+
+        def values(expression: str) -> str:
+            try:
+                return repr(connection.execute(f"FROM orders AS {OUTERMOST} SELECT ({expression})").fetchall())
+            except duckdb.Error as error:
+                return type(error).__name__
+
+        for text in (*hidden_rows.VALUES, *hidden_rows.TESTS):
+            with suppress(StatementError):
+                rule = gate_rule(DatasetRule(dataset="orders", row_filter=text), frozenset({"orders"}), gate)
+                found = values(str(rule.row_filter))
+                assert found == values(text), text
+                compared += found.startswith("[")
+    assert compared > 25
 
 
 @each(
