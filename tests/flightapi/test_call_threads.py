@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from flightapi.call_threads import CallThreads
+from flightapi.open_calls import MAX_SILENT_OF_KEY
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import Silent, bearer, serving
@@ -105,8 +106,8 @@ def test_a_server_lets_its_threads_go(config: RuntimeConfig, engine: InProcessEn
     with serving(config, engine) as endpoint:
         threads = endpoint.server._threads
         threads._idle_s = 0.05
-        calls = [silent(endpoint, "DoPut", bearer(K1)) for _ in range(40)]
-        wait_until(lambda: threads.count >= 40)
+        calls = [silent(endpoint, "DoPut", bearer(K1)) for _ in range(MAX_SILENT_OF_KEY)]  # which stay open
+        wait_until(lambda: threads.count >= MAX_SILENT_OF_KEY)
 
         for call in calls:
             call.cancel()
