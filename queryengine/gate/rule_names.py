@@ -235,7 +235,7 @@ class _Resolver:
         else:
             raise StatementNotAllowedError(f"write the dataset or its alias before {written}.")
         node["column_names"] = [table.alias, *column]
-        self._add((table.relation, lower(column[0])), is_cast=is_cast)
+        self._add((table.relation, lower(column[0])), is_cast=is_cast and len(column) == 1)
 
     def _add(self, column: Column, *, is_cast: bool = False) -> None:
         self._columns.add(column)

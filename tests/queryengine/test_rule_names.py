@@ -308,7 +308,8 @@ def test_the_columns_that_a_rule_reads(row_filter: str, columns: str) -> None:
         ("CAST(s AS BOOLEAN) IS TRUE", False),
         ("s::BOOLEAN", False),
         ("orders.s::BOOLEAN AND s", True),
-        ("CAST(s.a AS BOOLEAN)", False),
+        ("CAST(s.a AS BOOLEAN)", True),
+        ("CAST(s AS STRUCT(a BOOLEAN)).a", False),
         ("CAST(lower(s) AS BOOLEAN)", True),
     ],
 )
