@@ -11,6 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from system.process_usage import started_at
+
 #: The first descriptor that systemd passes.
 _FIRST_ACTIVATED = 3
 
@@ -181,7 +183,9 @@ def is_listening(port: int) -> bool:
 
 
 def _holder(port: int) -> str:
-    return next((f"process {process} has the port" for process in holders(port)), "another process has the port")
+    # Of processes that share a socket, the oldest made it. The ids do not tell, because they begin anew.
+    oldest = min(holders(port), key=lambda process: int(started_at(process) or 0), default=None)
+    return "another process has the port" if oldest is None else f"process {oldest} has the port"
 
 
 def _listening_inodes(port: int) -> set[str]:
