@@ -22,9 +22,10 @@ from tests.runtimeclient.conftest import MANAGE, clean_environment
 PATIENCE_S = 60.0
 ENTER, TAB, CTRL_C, CTRL_D = "\r", "\t", "\x03", "\x04"
 
-# Make it the controlling terminal, so that Ctrl-C sends a signal.
+# Make it the controlling terminal, so that Ctrl-C sends a signal. What a shell starts in the background ignores it.
 _TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 )
 
 
