@@ -8,7 +8,8 @@ after that, under names that are never reused, so that an earlier holder cannot 
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from datasources.deadline import Deadline
@@ -87,14 +88,20 @@ class ManifestWriter:
 
     def publish(self, snapshot: Snapshot, deadline: Deadline, *, is_staged: bool = False) -> None:
         """Upload the file, then add it to the manifest, unless it *is_staged*; see `Share.publish`."""
+        with self._uploaded(snapshot, deadline):
+            if is_staged:
+                self._staged[snapshot.dataset] = snapshot
+            else:
+                self._name(snapshot, deadline)
+
+    @contextmanager
+    def _uploaded(self, snapshot: Snapshot, deadline: Deadline) -> Iterator[None]:
+        """Upload the file, then hold the lock. Until the block ends, the file is not removed."""
         self._uploading.add(snapshot.file)
         try:
             self.upload(snapshot, deadline)
             with self._lock:
-                if is_staged:
-                    self._staged[snapshot.dataset] = snapshot
-                else:
-                    self._name(snapshot, deadline)
+                yield
         finally:
             self._uploading.discard(snapshot.file)
 
@@ -147,10 +154,16 @@ class ManifestWriter:
             kept = tuple(one for one in self._manifest.snapshots if one.dataset in names)
             if kept != self._manifest.snapshots:
                 self._replace(kept)
-            published = {one.dataset: one.source for one in kept}
         for snapshot in served:
-            if published.get(snapshot.dataset) != snapshot.source:
-                self.publish(snapshot, deadline)
+            if not self._is_named(snapshot):
+                with self._uploaded(snapshot, deadline):
+                    # A refresh may have published newer data in the meantime.
+                    if not self._is_named(snapshot):
+                        self._name(snapshot, deadline)
+
+    def _is_named(self, snapshot: Snapshot) -> bool:
+        """Return whether the dataset is in the manifest as declared, with any data."""
+        return any((one.dataset, one.source) == (snapshot.dataset, snapshot.source) for one in self._manifest.snapshots)
 
     def settle(self) -> None:
         """

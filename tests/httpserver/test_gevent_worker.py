@@ -326,11 +326,17 @@ def test_running_out_of_descriptors_uses_no_cpu(tmp_path: Path) -> None:
     """With fewer descriptors than connection slots, accepting fails until clients disconnect."""
     settings = {"workers": 1, "worker_connections": 100}
     with WebTier(tmp_path, settings=settings, max_descriptors=64) as server, ExitStack() as stack:
-        # Requests under way are never aborted to make room.
-        busy = [stack.enter_context(server.connection()) for _ in range(60)]
-        for client in busy:
-            client.send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        wait_for(lambda: "connections cannot be accepted" in server.output(), "the warning")
+
+        def is_full() -> bool:
+            return "connections cannot be accepted" in server.output()
+
+        busy = []
+        while len(busy) < 60:
+            busy.append(stack.enter_context(server.connection()))
+            busy[-1].send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            # Requests under way are never aborted to make room, but a connection without one would be.
+            wait_for(lambda: server.output().count("holding") == len(busy) or is_full(), "the request")
+        wait_for(is_full, "the warning")
         used, began = server.cpu_s(), time.monotonic()
         time.sleep(1)  # Meanwhile the worker can only retry.
         assert server.cpu_s() - used < 0.3 * (time.monotonic() - began)

@@ -15,6 +15,7 @@ from nodes.object_storage import ObjectStorage
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, parquet_file
 from tests.datasources.support import MIB, deadline
 from tests.nodes.storage_server import SharedStorage
+from tests.system.harness import wait_for
 
 
 def published(shared: SharedStorage) -> SharedManifest:
@@ -183,6 +184,22 @@ def test_undeclared_datasets_are_withdrawn_and_what_is_served_is_published(
     generation = published(shared).generation
     writer.align({"other"}, [other], deadline())
     assert published(shared).generation == generation
+
+
+def test_data_that_was_published_meanwhile_is_not_replaced_by_older_data(
+    tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
+) -> None:
+    writer = begin(storage, tmp_path)
+    newer = another(tmp_path, snapshot, 1)
+    shared.fault(delay_s=1.0, only=snapshot.file)
+    aligning = threading.Thread(target=partial(writer.align, {"d"}, [snapshot], deadline()))
+    aligning.start()
+    wait_for(lambda: snapshot.file in writer._uploading, "the upload")
+
+    writer.publish(newer, deadline())  # A refresh ends.
+    aligning.join()
+
+    assert published(shared).snapshots == (newer,)
 
 
 def test_a_manifest_that_was_deleted_is_written_again(

@@ -168,7 +168,8 @@ def test_nodes_get_another_definition_one_by_one_and_stay_ready(fleet: Fleet) ->
     assert fleet.rows("a") == [(7, "x")]
 
 
-def test_nodes_return_to_the_former_definition(fleet: Fleet) -> None:
+def test_nodes_return_to_the_former_definition(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.node._REST_S", 1.0)  # Node c may have to wait until node a publishes again.
     fleet.loaded("a")
     fleet.loaded("b", "auto", changed(fleet))
     assert fleet.publisher() == "b"
@@ -278,7 +279,8 @@ def test_nodes_whose_configurations_differ_for_good_do_not_take_turns(
     fleet.loaded("a")
     fleet.loaded("b", "auto", with_another(fleet)[1])
     assert fleet.publisher() == "b"
-    # Now `d` is not published, so a new node without a copy waits for it.
+    wait_for(lambda: fleet.published() == ["e"], "the end of d")
+    # A new node without a copy waits for it.
     fleet.loaded("c", "auto", accelerated(fleet.directory))
     assert fleet.publisher() in {"a", "c"}
 
