@@ -143,7 +143,7 @@ class ManifestWriter:
         finally:
             path.unlink(missing_ok=True)
 
-    def align(self, names: Collection[str], served: Collection[Snapshot], deadline: Deadline) -> None:
+    def align(self, names: Collection[str], served: Callable[[], Collection[Snapshot]], deadline: Deadline) -> None:
         """
         Withdraw datasets that are not in *names*, and publish those *served* that are not published as declared.
 
@@ -154,16 +154,14 @@ class ManifestWriter:
             kept = tuple(one for one in self._manifest.snapshots if one.dataset in names)
             if kept != self._manifest.snapshots:
                 self._replace(kept)
-        for snapshot in served:
-            if not self._is_named(snapshot):
+        found = {one.dataset: one for one in kept}
+        for snapshot in served():
+            former = found.get(snapshot.dataset)
+            if former is None or former.source != snapshot.source:
                 with self._uploaded(snapshot, deadline):
-                    # A refresh may have published newer data in the meantime.
-                    if not self._is_named(snapshot):
+                    # Refreshes may have published newer data in the meantime.
+                    if former == {one.dataset: one for one in self._manifest.snapshots}.get(snapshot.dataset):
                         self._name(snapshot, deadline)
-
-    def _is_named(self, snapshot: Snapshot) -> bool:
-        """Return whether the dataset is in the manifest as declared, with any data."""
-        return any((one.dataset, one.source) == (snapshot.dataset, snapshot.source) for one in self._manifest.snapshots)
 
     def settle(self) -> None:
         """

@@ -17,7 +17,7 @@ from nodes.documents import STATE, RefreshRequest, SharedState
 from nodes.manifest_writer import ManifestWriter
 from nodes.presence import Nodes
 from nodes.requests import Requests, declaration_of
-from queryengine.manifest import read_manifest
+from queryengine.manifest import Snapshot, read_manifest
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -85,14 +85,12 @@ class Publisher:
         self._nodes.announce()
         self.manifest.settle()
         if self._config.generation == self._in_effect.generation and self.manifest.has_staged:
-            served = read_manifest(self._config.state_dir).snapshots
-            self.manifest.publish_staged(served, Deadline(_UPLOAD_S, stop))
+            self.manifest.publish_staged(self._served(), Deadline(_UPLOAD_S, stop))
         if not self._is_aligned:
             self._is_aligned = True
             try:
                 names = {dataset.name for dataset in self._in_effect.loaded_datasets}
-                served = read_manifest(self._config.state_dir).snapshots
-                self.manifest.align(names, served, Deadline(_UPLOAD_S, stop))
+                self.manifest.align(names, self._served, Deadline(_UPLOAD_S, stop))
             except BaseException:
                 self._is_aligned = False
                 raise
@@ -103,11 +101,14 @@ class Publisher:
             missing = self.manifest.remove_unused(self._nodes.reads())
             own = {(dataset.name, fingerprint(dataset)) for dataset in self._config.datasets}
             self.unknown = self._nodes.lacks() - own
-            for snapshot in set(missing).intersection(read_manifest(self._config.state_dir).snapshots):
+            for snapshot in set(missing).intersection(self._served()):
                 logger.warning(
                     "The snapshot of %s is missing from the shared storage: it will be uploaded again", snapshot.dataset
                 )
                 self.manifest.upload(snapshot, Deadline(_UPLOAD_S, stop))
+
+    def _served(self) -> tuple[Snapshot, ...]:
+        return read_manifest(self._config.state_dir).snapshots
 
     def look(self) -> None:
         """Start the refreshes that were requested on other nodes. Raises SharedStorageError."""

@@ -177,12 +177,12 @@ def test_undeclared_datasets_are_withdrawn_and_what_is_served_is_published(
     writer.publish(snapshot, deadline())
     other = replace(another(tmp_path, snapshot, 1), dataset="other")
 
-    writer.align({"d", "other"}, [another(tmp_path, snapshot, 2), other], deadline())
+    writer.align({"d", "other"}, lambda: [another(tmp_path, snapshot, 2), other], deadline())
     assert set(published(shared).snapshots) == {snapshot, other}
-    writer.align({"other"}, [other], deadline())
+    writer.align({"other"}, lambda: [other], deadline())
     assert published(shared).snapshots == (other,)
     generation = published(shared).generation
-    writer.align({"other"}, [other], deadline())
+    writer.align({"other"}, lambda: [other], deadline())
     assert published(shared).generation == generation
 
 
@@ -192,7 +192,7 @@ def test_data_that_was_published_meanwhile_is_not_replaced_by_older_data(
     writer = begin(storage, tmp_path)
     newer = another(tmp_path, snapshot, 1)
     shared.fault(delay_s=1.0, only=snapshot.file)
-    aligning = threading.Thread(target=partial(writer.align, {"d"}, [snapshot], deadline()))
+    aligning = threading.Thread(target=partial(writer.align, {"d"}, lambda: [snapshot], deadline()))
     aligning.start()
     wait_for(lambda: snapshot.file in writer._uploading, "the upload")
 
