@@ -28,7 +28,7 @@ from queryengine.execution.cursors import KEY_MACROS
 from queryengine.execution.definitions import Definitions
 from queryengine.execution.duckdb_errors import Fault, fault_of
 from queryengine.execution.views import BY_VALUES
-from queryengine.execution.visible_rows import UnfitRuleError, columns_of, rows_of
+from queryengine.execution.visible_rows import UnfitRuleError, check_types, columns_of, rows_of
 from queryengine.gate.lexer import lower
 from queryengine.key_catalog import GatedRule, KeyCatalog
 from queryengine.values import qualified
@@ -228,6 +228,7 @@ class KeyCatalogs:
                 define_view(f"FROM {_COPIES}.main.{copy.name}")
                 copy.catalogs += 1
             elif rule is None:
+                check_types(_without_rule(name), self._definitions)
                 define_view(f"FROM runtime.{qualified(name)}")
             else:
                 self._definitions.define_macros("runtime", rule.macros)
@@ -264,7 +265,7 @@ class KeyCatalogs:
     def _copy(self, name: str, rule: GatedRule | None) -> _Copy:
         """Return the copy for *rule*, or for the view *name*. The copy may have no rows yet."""
         with self._connection.cursor() as cursor:
-            rule = rule or GatedRule(rule=DatasetRule(dataset=name), relations=frozenset({name}), deterministic=True)
+            rule = rule or _without_rule(name)
             self._definitions.define_macros("runtime", rule.macros)
             is_constant = rule.deterministic and self._definitions.is_deterministic(rule.relations)
             # A materialized view that does not fix the order of its rows is sorted by hidden columns, too.
@@ -357,6 +358,11 @@ class KeyCatalogs:
                 with self._connection.cursor() as cursor:
                     cursor.execute(f"CREATE OR REPLACE TABLE {table} AS FROM {table} LIMIT 0")
                 self._definitions.renew_cursors()
+
+
+def _without_rule(name: str) -> GatedRule:
+    """Return the rule that makes all of the relation *name* visible."""
+    return GatedRule(rule=DatasetRule(dataset=name), relations=frozenset({name}), deterministic=True)
 
 
 def _used_bytes(cursor: duckdb.DuckDBPyConnection) -> int:

@@ -83,6 +83,8 @@ class StatementRunner:
             self._views = gate_views(config.views, datasets, self._gate, config.file)
             self._relations = datasets | {view.config.name.lower() for view in self._views}
             self._plain_views = frozenset(view.config.name.lower() for view in self._views)
+            materialized = {dataset.name.lower() for dataset in config.datasets if dataset.view is not None}
+            self._all_views = self._plain_views | materialized
             self._visible_in: BoundedDict[Scope, KeyCatalog] = BoundedDict(_SCOPES)
             self.scratch = ScratchDirectory(config.state_dir)
             undo.callback(self.scratch.close)
@@ -253,7 +255,7 @@ class StatementRunner:
         visible = self._visible_in.get(scope)
         if visible is None:
             relations = self._relations & scope.relations
-            is_limited = bool(scope.rules) or not relations.isdisjoint(self._plain_views)
+            is_limited = bool(scope.rules) or not relations.isdisjoint(self._all_views)
             visible = self._visible_in[scope] = KeyCatalog(
                 name=f"_k{secrets.token_hex(6)}" if is_limited else "",
                 relations=relations,

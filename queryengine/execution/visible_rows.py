@@ -42,7 +42,7 @@ def rows_of(
     name = rule.rule.dataset
     cursor.execute("USE runtime")
     _check_columns(cursor, rule)
-    _check_types(rule, definitions)
+    check_types(rule, definitions)
     types = columns_of(cursor, f"FROM runtime.{qualified(name)}")
     named = {lower(column): column for column in types}
     masks = {lower(column): sql for column, sql in (rule.masks or {}).items()}
@@ -85,12 +85,15 @@ def _check_columns(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> None:
             raise UnfitRuleError(f"there is no column {missing[0]} in {relation}{hint}")
 
 
-def _check_types(rule: GatedRule, definitions: Definitions) -> None:
+def check_types(rule: GatedRule, definitions: Definitions) -> None:
     """
     Check that the columns which the rule reads have their first types.
 
     In `grade > '5'`, a column of numbers would be compared by number, which shows rows that the text left out. The SQL
     of a view that the rule reads is part of the rule, and its casts are not known.
+
+    Raises:
+        UnfitRuleError: One has another type.
     """
     for relation in sorted(rule.relations):
         uncast = {column for one, column in rule.uncast if one == relation}

@@ -34,7 +34,7 @@ _ALIAS: Final = "_" + "".join(secrets.choice(ascii_lowercase) for _ in range(8))
 #: The alias of the dataset that a rule is for.
 OUTERMOST: Final = f"{_ALIAS}0"
 
-#: Functions that are written without parentheses, before which a column of the same name would come, and with them.
+#: Functions that are written without parentheses, and with them. Here, a column of the same name must be quoted.
 _TIMES: Final = {
     "current_date": "current_date",
     "current_time": "get_current_time",
@@ -219,7 +219,7 @@ class _Resolver:
         first, *fields = map(lower, node["column_names"])
         if not fields and first in scope.parameters:
             return
-        if not fields and first in _TIMES:
+        if not fields and first in _TIMES and node["query_location_length"] == len(first):  # It is not quoted.
             _call(node, _TIMES[first])
             return
         written = ".".join((first, *fields))

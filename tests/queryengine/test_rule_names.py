@@ -246,6 +246,7 @@ def test_a_rule_whose_names_depend_on_the_data_is_refused(row_filter: str, messa
         ("EXISTS (FROM grants WHERE grants.s.t = 1)", "EXISTS(SELECT * FROM grants AS A1 WHERE (A1.s.t = 1))"),
         ("id = (SELECT max(orders.id) FROM orders)", "(A0.id = (SELECT max(A1.id) FROM orders AS A1))"),
         ("tags = [current_date]", "(A0.tags = list_value(current_date()))"),
+        ("\"current_date\" = 'é' AND Current_Time = 1", "((A0.current_date = 'é') AND (get_current_time() = 1))"),
         ("list_filter(tags, lambda x: x > id) = []", "(list_filter(A0.tags, (lambda x: (x > A0.id))) = list_value())"),
         ("(SELECT id) = 1", "((SELECT A0.id) = 1)"),
         ("tenant NOT LIKE 'a!%' ESCAPE '!'", "(NOT like_escape(A0.tenant, 'a!%', '!'))"),
