@@ -16,7 +16,7 @@ from queryengine.cancellation import Interruption
 from queryengine.encoders import small_rows
 from queryengine.engine import Encoding, GatedStatement
 from queryengine.errors import ParameterError, QueryError, StatementError, StatementNotAllowedError
-from queryengine.execution import duckdb_errors
+from queryengine.execution import duckdb_errors, explained
 from queryengine.execution.cursors import BoundStatement, Cursors
 from queryengine.execution.parameters import UNKNOWN_TYPE
 from queryengine.execution.statistics import BATCH_BYTES, VECTOR_ROWS, Pace, Statistics
@@ -43,9 +43,6 @@ _MAX_BOUND = 16
 
 #: The gate's form of an EXPLAIN that would run its statement.
 _EXPLAIN_ANALYZE = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\)\n")
-
-#: What EXPLAIN ANALYZE measures. The other figures are those of the whole instance, or tell the size of hidden columns.
-_METRICS = "SET tracked_metrics = ['operator.*', 'optimizer.*', 'p*.*', 'query.*time', 'query.sql']"
 
 
 class Reader:
@@ -85,6 +82,7 @@ class Reader:
         self._first: deque[pa.RecordBatch] = deque()
         self._lines_before = 0
         self._ended = False
+        self._is_explain = False
         self._lock = threading.Lock()
         self._interrupted = False
         self._closed = False
@@ -138,8 +136,9 @@ class Reader:
         sizes = self._statistics.batch_sizes
         self._lines_before = -statement.lines_before
         try:
-            if statement.kind == "explain":
-                self._cursor.connection.execute(_METRICS)
+            self._is_explain = statement.kind == "explain"
+            if self._is_explain:
+                self._cursor.connection.execute(explained.METRICS)
             self._cursor.begin()
             is_repeatable = self._shared and not statement.parameters
             bound = self._cursor.bound.get(statement.sql) if is_repeatable else None
@@ -321,17 +320,17 @@ class Reader:
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
         self._pace.add(batch.num_rows, time.perf_counter() - began)
-        return batch
+        return explained.without_bytes(batch) if self._is_explain else batch
 
     def _with_line(self, exc: BaseException, sql: str, values: Values) -> BaseException:
         """Return *exc* with the line of *sql* that cannot be planned. DuckDB omits the line for a relation."""
         if duckdb_errors.lacks_line(exc):
             try:
                 self._cursor.connection.execute(f"EXPLAIN\n{sql}", values)
-            except duckdb_errors.ENGINE_ERRORS as explained:
-                if str(explained).startswith(str(exc)):
+            except duckdb_errors.ENGINE_ERRORS as other:
+                if str(other).startswith(str(exc)):
                     self._lines_before += 1
-                    return explained
+                    return other
         return exc
 
     def _failure(self, exc: BaseException) -> Exception:

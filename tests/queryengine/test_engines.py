@@ -1,5 +1,6 @@
 """Statements, their rows and their errors on each kind of engine: in this process, and in worker processes."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,20 @@ def test_explain_shows_a_plan_without_a_path(engine: QueryEngine, state_dir: Pat
 
     assert "flights" in plan["explain_value"]
     assert str(state_dir) not in plan["explain_value"]
+
+
+@pytest.mark.parametrize("form", ["text", "html", "json", "yaml"])
+def test_explain_does_not_tell_how_much_was_read(publisher: Publisher, start_engine: StartEngine, form: str) -> None:
+    publisher.publish(flights="SELECT hash(i) AS id FROM range(100000) t(i)")
+
+    (plan,) = rows(start_engine(), f"EXPLAIN (ANALYZE, FORMAT {form}) SELECT sum(id) FROM flights")
+
+    text = plan["explain_value"]
+    assert "100,000" in text or "100000" in text
+    assert re.findall(r'Data (?:Read|Written): +\S+|bytes_(?:read|written)"?: *[1-9]', text) == []
+    if form == "text":
+        top, time_, bottom = text.splitlines()[:3]
+        assert len(top) == len(time_) == len(bottom)
 
 
 def test_timings_count_rows_bytes_and_where_the_time_went(engine: QueryEngine) -> None:
