@@ -6,7 +6,8 @@ SQL looks names up in the columns that exist, and if an expression does not fit 
 condition is true for every row. In `orders.tenant`, the first name means a column `orders` of an inner dataset as soon
 as that has one with fields. Therefore each dataset in a rule gets an alias that nothing else has, and each column is
 written with the alias of its dataset: `_xyz0.tenant IN (SELECT _xyz1.tenant FROM grants AS _xyz1)`. If there is no such
-column any more, the engine finds no other meaning, and the rule does not fit the data.
+column any more, the engine finds no other meaning, and the rule does not fit the data. The parameters of lambdas get
+names of their own, too, because `lambda part: {'p': part}` would mean a column `part`.
 
 So that the text alone decides whose column a name is, the subqueries of a rule read declared datasets and views, joined
 with ON or USING. A name alone means a column of the only dataset in FROM. In a join, and for columns of an outer query,
@@ -16,7 +17,9 @@ because the source may write it in capitals.
 
 import secrets
 from collections.abc import Mapping, Sequence
+from itertools import count
 from string import ascii_lowercase
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -91,11 +94,15 @@ class _Table(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """What a name can mean: a column of the `tables` in FROM or of an `outer` query, or a parameter of a lambda."""
+    """
+    What a name can mean: a column of the `tables` in FROM or of an `outer` query, or a parameter of a lambda.
+
+    `parameters` contains the new name of each parameter.
+    """
 
     tables: Sequence[_Table] = ()
     outer: "_Scope | None" = None
-    parameters: frozenset[str] = frozenset()
+    parameters: Mapping[str, str] = MappingProxyType({})
 
 
 def resolve(tree: Mapping[str, Any]) -> Names:
@@ -119,6 +126,7 @@ class _Resolver:
         self._schemas = SCHEMAS.union(table.relation.rpartition(".")[0] for table in self._tables.values())
         for node in nodes:
             node["alias"] = self._tables[id(node)].alias
+        self._numbers = count()
         self._columns: set[Column] = set()
         self._uncast: set[Column] = set()
 
@@ -196,8 +204,7 @@ class _Resolver:
         if kind in {"FUNCTION", "WINDOW"}:
             _check_function(node)
         elif kind == "LAMBDA" and node["syntax_type"] == "LAMBDA_KEYWORD":
-            names = (lower(name) for one in nodes_of(node["lhs"]) for name in one.get("column_names", ()))
-            return [(node["expr"], scope._replace(parameters=scope.parameters.union(names)))]
+            return [(node["expr"], scope._replace(parameters={**scope.parameters, **self._parameters(node["lhs"])}))]
         elif kind == "SUBQUERY":
             return self._subquery(node, scope)
         # The parser makes a CAST of `x IS TRUE`, too, but that has no length.
@@ -205,6 +212,15 @@ class _Resolver:
             self._name(node["child"], scope, is_cast=True)
             return [(node["type_expr"], scope)]
         return [(one, scope) for one in node.values()]
+
+    def _parameters(self, written: Any) -> Mapping[str, str]:
+        """Rename the parameters of a lambda, because the engine takes some that are *written* for columns."""
+        names: dict[str, str] = {}
+        for node in nodes_of(written):
+            if "column_names" in node:
+                name = ".".join(map(lower, node["column_names"]))
+                node["column_names"] = [names.setdefault(name, f"{_ALIAS}p{next(self._numbers)}")]
+        return names
 
     def _subquery(self, node: Mapping[str, Any], scope: _Scope) -> list[tuple[Any, _Scope]]:
         if scope.parameters:
@@ -218,6 +234,7 @@ class _Resolver:
         """Write the table of a column into *node*, and add the column."""
         first, *fields = map(lower, node["column_names"])
         if not fields and first in scope.parameters:
+            node["column_names"] = [scope.parameters[first]]
             return
         if not fields and first in _TIMES and node["query_location_length"] == len(first):  # It is not quoted.
             _call(node, _TIMES[first])

@@ -175,6 +175,8 @@ def test_all_columns_behind_a_view_count_whatever_the_rule_casts(
         "len([X for X in [tenant] if lower(x) = 'acme']) > 0",
         "list_contains(list_transform([g], lambda x: x['tenant']), 'acme')",
         "tenant IN (SELECT unnest(list_transform(['acme'], lambda x: x)) FROM active)",
+        "tenant IN (SELECT unnest([x for x in ['acme'] if x <> 'b']) FROM active)",
+        "tenant IN (SELECT unnest(list_transform(['acme'], lambda X: {'of': x}))['of'] FROM active)",
     ],
 )
 def test_a_column_that_appears_is_not_taken_for_the_parameter_of_a_lambda(tmp_path: Path, row_filter: str) -> None:
