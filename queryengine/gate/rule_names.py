@@ -148,10 +148,12 @@ class _Resolver:
             raise StatementNotAllowedError(_TABLES)
         if node.get("column_name_alias"):
             raise StatementNotAllowedError("write the names of columns instead of new ones by position, as in t(a, b).")
-        if kind == "SET_OPERATION_NODE" and node.get("modifiers"):
-            raise StatementNotAllowedError("write ORDER BY and LIMIT within the parts of a UNION.")
+        if kind == "SET_OPERATION_NODE":
+            _check_union(node)
         if node.get("aggregate_handling", "STANDARD_HANDLING") != "STANDARD_HANDLING":
             raise StatementNotAllowedError(_COLUMNS)
+        if kind == "SELECT_NODE":
+            _check_outputs(node)
         if kind == "SELECT_NODE" and node["from_table"]["type"] != "EMPTY":
             scope = _Scope(self._tables_in(node["from_table"]), scope if scope.tables else None)
         elif kind == "JOIN":
@@ -281,6 +283,26 @@ def _call(node: dict[str, Any], function: str) -> None:
     node.clear()
     node |= {"class": "FUNCTION", "type": "FUNCTION", "function_name": function}
     node |= {"order_bys": {"type": "ORDER_MODIFIER"}, "qualified_name": {"path": [function]}}
+
+
+def _check_union(node: Mapping[str, Any]) -> None:
+    if node.get("modifiers"):
+        raise StatementNotAllowedError("write ORDER BY and LIMIT within the parts of a UNION.")
+    if node["setop_type"] == "UNION_BY_NAME":  # The names of expressions contain the new aliases.
+        raise StatementNotAllowedError("write UNION with columns in the same order instead of UNION BY NAME.")
+
+
+def _check_outputs(query: Mapping[str, Any]) -> None:
+    """Refuse names that could mean a column or an output of *query*."""
+    outputs = {
+        alias
+        for one in query["select_list"]
+        if (alias := lower(one.get("alias", ""))) and alias != lower(one.get("column_names", [""])[-1])
+    }
+    for node in nodes_of([query.get(key) for key in ("group_expressions", "having", "qualify", "modifiers")]):
+        name = ".".join(map(lower, node.get("column_names", ())))
+        if name in outputs:
+            raise StatementNotAllowedError(f"write the expression instead of {name}, or another name after AS.")
 
 
 def _check_function(node: Mapping[str, Any]) -> None:
