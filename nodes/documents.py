@@ -63,7 +63,8 @@ class SharedManifest(_Document, frozen=True, kw_only=True):
     """
     The published snapshots.
 
-    `node` wrote the manifest under the lease with this `epoch`. `generation` increases with each version.
+    `node` wrote the manifest under the lease with this `epoch`. `generation` increases with each version. For `former`,
+    see `queryengine.manifest.Manifest`.
     """
 
     _NAME = MANIFEST
@@ -72,6 +73,7 @@ class SharedManifest(_Document, frozen=True, kw_only=True):
     node: str
     generation: Count
     snapshots: tuple[Snapshot, ...]
+    former: tuple[Snapshot, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse invalid snapshots, because this node uses their file names in its file operations."""

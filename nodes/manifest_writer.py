@@ -17,7 +17,7 @@ from datasources.errors import SharedStorageError
 from datasources.snapshots.parquet import parquet_path
 from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, SharedManifest
 from nodes.object_storage import ObjectStorage, within
-from queryengine.manifest import Snapshot, parquet_file, snapshot_path
+from queryengine.manifest import Snapshot, parquet_file, snapshot_path, without_data
 
 #: Attempts to replace the manifest. A previous lease holder may publish one last time in between.
 _ATTEMPTS = 5
@@ -246,7 +246,13 @@ class ManifestWriter:
 
     def _write(self, snapshots: tuple[Snapshot, ...]) -> bool:
         self._generation += 1
-        manifest = SharedManifest(epoch=self.epoch, node=self._node, generation=self._generation, snapshots=snapshots)
+        manifest = SharedManifest(
+            epoch=self.epoch,
+            node=self._node,
+            generation=self._generation,
+            snapshots=snapshots,
+            former=without_data(self._former, snapshots),
+        )
         self._is_certain = False
         tag = self.storage.write(MANIFEST, manifest.encode(), self._tag)
         if tag is None:
@@ -265,6 +271,7 @@ class ManifestWriter:
             self.fenced_by = manifest.epoch
             raise SharedStorageError(_FENCED)
         self._tag, self._manifest = found.tag, manifest
+        self._former = {one.dataset.lower(): one for one in manifest.former} | self._former
         self._generation = max(self._generation, manifest.generation)
 
 

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ REPLACED_NAME = "replaced"
 
 #: The maximum size of a manifest. A column needs about 1 KiB, so there is room for tens of thousands of columns.
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+
+#: The maximum number of snapshots without data that a manifest remembers.
+_MOST_FORMER = 1_000
 
 #: Identifies one manifest: modification time in nanoseconds, inode and size; None if there is no manifest.
 Signature = tuple[int, int, int] | None
@@ -87,6 +90,12 @@ class Manifest(Struct, frozen=True, kw_only=True):
     generation: int
     snapshots: tuple[Snapshot, ...] = ()
     former: tuple[Snapshot, ...] = ()
+
+
+def without_data(known: Mapping[str, Snapshot], snapshots: Collection[Snapshot]) -> tuple[Snapshot, ...]:
+    """Return the `former` of a manifest with *snapshots*. *known* has the last ones by lower-case dataset name."""
+    present = {one.dataset.lower() for one in snapshots}
+    return tuple(one for name, one in known.items() if name not in present)[-_MOST_FORMER:]
 
 
 def manifest_path(state_dir: Path) -> Path:

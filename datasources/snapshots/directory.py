@@ -34,6 +34,7 @@ from queryengine.manifest import (
     signature,
     snapshot_path,
     with_readers,
+    without_data,
     write_manifest,
 )
 from runtimeconf.model import DatasetConfig
@@ -43,8 +44,6 @@ from system.state_directory import remove_ours
 logger = logging.getLogger(__name__)
 
 _UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
-#: The maximum number of snapshots without data that a manifest remembers.
-_MOST_FORMER = 1_000
 #: A file's inode, size, and time of last change.
 _Stamp = tuple[int, int, int]
 
@@ -301,12 +300,9 @@ class SnapshotDirectory:
         remove(snapshot_path(self._state_dir, snapshot))
 
     def _next(self, snapshots: tuple[Snapshot, ...]) -> Manifest:
-        return Manifest(generation=self._manifest.generation + 1, snapshots=snapshots, former=self._without(snapshots))
-
-    def _without(self, snapshots: Sequence[Snapshot]) -> tuple[Snapshot, ...]:
-        """Return the former snapshots of datasets that are not in *snapshots*."""
-        present = {one.dataset.lower() for one in snapshots}
-        return tuple(one for name, one in self._former.items() if name not in present)[-_MOST_FORMER:]
+        return Manifest(
+            generation=self._manifest.generation + 1, snapshots=snapshots, former=without_data(self._former, snapshots)
+        )
 
     def _write(self, manifest: Manifest) -> bool:
         """Write *manifest* and serve it. Return whether it is synced to disk."""
@@ -359,7 +355,7 @@ class SnapshotDirectory:
         with closing(Verifier(self._state_dir)) as verifier:
             kept = tuple(one for one in found.snapshots if one not in unfit and verifier.is_good(one))
         if kept != found.snapshots:
-            found = Manifest(generation=found.generation + 1, snapshots=kept, former=self._without(kept))
+            found = Manifest(generation=found.generation + 1, snapshots=kept, former=without_data(self._former, kept))
             write_manifest(self._state_dir, found)
         return found
 

@@ -16,6 +16,13 @@ from queryengine.values import qualified, quoted
 _ENUM: Final = re.compile(r"""ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)|("(?:[^"]|"")*")""")
 
 
+#: Types whose values have no parts, so that their text has no quotes or brackets. An ENUM counts as text.
+_PLAIN: Final = re.compile(
+    r"BOOLEAN|U?(?:TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|VARCHAR|UUID"
+    r"|DATE|INTERVAL|TIME(?: WITH TIME ZONE|_NS)?|TIMESTAMP(?: WITH TIME ZONE|_(?:S|MS|NS))?"
+)
+
+
 class UnfitRuleError(Exception):
     """A rule does not fit the data. The message is for the operator and contains no data."""
 
@@ -96,15 +103,16 @@ def check_types(rule: GatedRule, definitions: Definitions) -> None:
         UnfitRuleError: One has another type.
     """
     for relation in sorted(rule.relations):
-        uncast = {column for one, column in rule.uncast if one == relation}
         is_derived = definitions.is_derived(relation)
-        for name, first, present in definitions.retyped(relation, with_inputs=is_derived):
-            if is_derived or name in uncast:
-                meant = _without_enums(first)
-                where = f" in the refresh_sql of the dataset behind {relation}" if is_derived else ""
+        for name, *types in definitions.retyped(relation, with_inputs=is_derived):
+            first, present = map(_without_enums, types)
+            is_plain = _PLAIN.fullmatch(first) is not None and _PLAIN.fullmatch(present) is not None
+            if is_derived or (relation, name) in (rule.uncast if is_plain else rule.columns):
+                where = "" if is_plain and not is_derived else " in the refresh_sql of the dataset"
+                where += f" behind {relation}" if is_derived else ""
                 raise UnfitRuleError(
-                    f"the type of {name} has changed from {meant:.80} to {_without_enums(present):.80}: cast it{where} "
-                    f"to the type that is meant, as in CAST({name} AS {meant:.80})"
+                    f"the type of {name} has changed from {first:.80} to {present:.80}: cast it{where} "
+                    f"to the type that is meant, as in CAST({name} AS {first:.80})"
                 )
 
 

@@ -330,7 +330,7 @@ def test_running_out_of_descriptors_uses_no_cpu(tmp_path: Path) -> None:
         def is_full() -> bool:
             return "connections cannot be accepted" in server.output()
 
-        busy = []
+        busy: list[Client] = []
         while len(busy) < 60:
             busy.append(stack.enter_context(server.connection()))
             busy[-1].send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -202,6 +202,20 @@ def test_data_that_was_published_meanwhile_is_not_replaced_by_older_data(
     assert published(shared).snapshots == (newer,)
 
 
+def test_a_later_publisher_knows_the_types_of_what_was_withdrawn(
+    tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
+) -> None:
+    writer = begin(storage, tmp_path)
+    writer.publish(snapshot, deadline())
+    writer.align((), tuple, deadline())
+
+    later = begin(storage, tmp_path, "b", 2)
+
+    assert (published(shared).snapshots, later.former(snapshot.dataset.upper())) == ((), snapshot)
+    later.publish(replace(snapshot, source="other"), deadline())
+    assert published(shared).former == ()
+
+
 def test_a_manifest_that_was_deleted_is_written_again(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:

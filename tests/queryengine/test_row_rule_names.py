@@ -124,18 +124,44 @@ def test_a_column_that_appears_does_not_widen_a_filter(tmp_path: Path, row_filte
             assert count() == b'[{"n":3}]'
 
 
+def publish_retyped(publisher: Publisher, orders: str, name: str, first: str) -> None:
+    """Publish *orders*, in which a column has another type than at *first*."""
+    found = publisher.publish(orders=orders)
+    retyped = (Column(name=name, type=first),)
+    write_manifest(
+        publisher.state_dir, replace(found, snapshots=tuple(replace(one, retyped=retyped) for one in found.snapshots))
+    )
+
+
 def test_a_rule_does_not_fit_an_enum_with_other_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with filtered(tmp_path, "tenant <= level") as (publisher, count):
         orders = "SELECT 'a'::ENUM('a', 'b') AS tenant, 'b'::ENUM('a', 'b', 'c') AS level"
-        found = publisher.publish(orders=orders)
-        retyped = (Column(name="level", type="ENUM('a', 'b')"),)
-        snapshots = tuple(replace(one, retyped=retyped) for one in found.snapshots)
-        write_manifest(publisher.state_dir, replace(found, snapshots=snapshots))
+        publish_retyped(publisher, orders, "level", "ENUM('a', 'b')")
 
         assert count() == UNAVAILABLE
         assert "'b'" not in str([vars(record) for record in caplog.records])
         publisher.publish(orders=orders)
         assert count() == b'[{"n":1}]'
+
+
+@pytest.mark.parametrize(
+    ("value", "first", "fits"),
+    [
+        ("5", "VARCHAR", True),
+        ("'acme'", "ENUM('acme')", True),
+        ("to_json('acme')", "VARCHAR", False),
+        ("['acme']", "VARCHAR", False),
+        ("'acme'", "JSON", False),
+        ("'acme'", "STRUCT(a VARCHAR)", False),
+        ("'acme'", "VARCHAR[]", False),
+    ],
+)
+def test_a_cast_allows_no_other_type_whose_text_has_brackets(
+    tmp_path: Path, value: str, first: str, *, fits: bool
+) -> None:
+    with filtered(tmp_path, "CAST(tenant AS VARCHAR) <> 'other'") as (publisher, count):
+        publish_retyped(publisher, f"SELECT {value} AS tenant", "tenant", first)
+        assert count() == (b'[{"n":1}]' if fits else UNAVAILABLE)
 
 
 @pytest.mark.parametrize("is_materialized", [False, True])
