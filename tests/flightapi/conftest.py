@@ -11,7 +11,7 @@ import pytest
 from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
-from tests.flightapi.endpoint import FINGERPRINTS, Endpoint, Metadata, Silent, serving
+from tests.flightapi.endpoint import FINGERPRINTS, REQUESTS, Endpoint, Metadata, Outcomes, Silent, serving
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher, wait_until
 
@@ -69,3 +69,15 @@ def silent() -> Iterator[Silent]:
 def _log_everything(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.INFO):
         yield
+
+
+@pytest.fixture
+def outcomes(caplog: pytest.LogCaptureFixture) -> Outcomes:
+    """Return the outcomes of this test's statements in the log. Those of earlier tests may be logged late."""
+    first = next(REQUESTS)
+
+    def logged() -> list[str]:
+        fields = [record.fields for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
+        return [one["outcome"] for one in fields if int(one["request_id"], 16) > first]
+
+    return logged

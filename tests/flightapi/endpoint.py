@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import grpc
 import pyarrow as pa
-import pytest
 from msgspec.structs import replace
 
 from authkeys.access import Access
@@ -29,6 +29,10 @@ _KEY_SET = KeySet([Secret(K1), Secret(K2)], b"salt")
 FINGERPRINTS = _KEY_SET.fingerprints()
 LOCKED = Access(key_set=_KEY_SET)
 OPEN = Access(key_set=None)
+
+
+#: The numbers of requests, as their ids.
+REQUESTS = count(1)
 
 
 class Clock:
@@ -75,6 +79,8 @@ class Endpoint:
         self, path: str, requests: Iterable[bytes], metadata: Metadata = (), timeout_s: float = PATIENCE_S
     ) -> Any:
         """Start a call of *path* and return gRPC's call object, an iterator over the answers."""
+        if all(name != "x-request-id" for name, _ in metadata):
+            metadata = (*metadata, ("x-request-id", f"{next(REQUESTS):032x}"))
         return self.channel.stream_stream(path)(iter(requests), metadata=metadata, timeout=timeout_s)
 
     def call(self, method: str, *requests: bytes, metadata: Metadata | None = None) -> Answer | Refused:
@@ -146,6 +152,7 @@ class Endpoint:
 
 #: Begins a call to an endpoint of an RPC by its name, with these metadata, that sends nothing.
 Silent = Callable[..., Any]
+Outcomes = Callable[[], list[str]]
 
 
 def descriptor(command: Any) -> bytes:
@@ -219,11 +226,6 @@ def table_of(flight_data: Iterable[bytes]) -> pa.Table:
         table = reader.read_all()
     table.validate(full=True)
     return table
-
-
-def outcomes(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the outcomes that the endpoint logged for its statements."""
-    return [record.fields["outcome"] for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
 
 
 def schema_of(encapsulated: bytes) -> pa.Schema:

@@ -17,10 +17,10 @@ from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import (
     FINGERPRINTS,
     Endpoint,
+    Outcomes,
     Silent,
     bearer,
     descriptor,
-    outcomes,
     serving,
     table_of,
     ticket,
@@ -40,24 +40,22 @@ def begin(endpoint: Endpoint, engine: InProcessEngine, request: bytes, method: s
 
 @pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS], ids=["before its rows", "after rows"])
 def test_a_disconnect_ends_the_statement(
-    endpoint: Endpoint, engine: InProcessEngine, sql: str, caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint, engine: InProcessEngine, sql: str, outcomes: Outcomes
 ) -> None:
     call = begin(endpoint, engine, ticket(sql.encode()))
 
     call.cancel()
 
     wait_until(lambda: not engine.active(FINGERPRINTS[0]))
-    wait_until(lambda: outcomes(caplog) == ["client_closed_request"])
+    wait_until(lambda: outcomes() == ["client_closed_request"])
 
 
-def test_a_deadline_ends_the_statement(
-    endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_deadline_ends_the_statement(endpoint: Endpoint, engine: InProcessEngine, outcomes: Outcomes) -> None:
     call = endpoint.begin(PATHS["DoGet"], [ticket(ENDLESS.encode())], bearer(K1), timeout_s=2)
 
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     wait_until(lambda: not engine.active(FINGERPRINTS[0]))
-    wait_until(lambda: outcomes(caplog) == ["client_closed_request"])
+    wait_until(lambda: outcomes() == ["client_closed_request"])
 
 
 def test_a_disconnect_ends_a_description(endpoint: Endpoint, engine: InProcessEngine) -> None:
@@ -71,7 +69,7 @@ def test_a_disconnect_ends_a_description(endpoint: Endpoint, engine: InProcessEn
 
 
 def test_every_statement_of_a_flight_info_is_cancelled(
-    endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint, engine: InProcessEngine, outcomes: Outcomes
 ) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
     calls = [begin(endpoint, engine, ticket_of(info)) for _ in range(2)]
@@ -87,7 +85,7 @@ def test_every_statement_of_a_flight_info_is_cancelled(
         told.add(dict(call.trailing_metadata())["x-query-id"])
     assert told == listed
     assert len(told) == 2
-    assert outcomes(caplog) == ["query_cancelled"] * 2
+    assert outcomes() == ["query_cancelled"] * 2
     assert endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
 
 

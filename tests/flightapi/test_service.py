@@ -31,11 +31,11 @@ from tests.flightapi.endpoint import (
     OPEN,
     Clock,
     Endpoint,
+    Outcomes,
     action,
     bearer,
     descriptor,
     executing,
-    outcomes,
     row_of,
     schema_of,
     serving,
@@ -88,7 +88,7 @@ def test_get_schema_runs_nothing(endpoint: Endpoint) -> None:
 )
 @pytest.mark.parametrize("way", ["GetFlightInfo", "GetSchema", "DoGet"])
 def test_a_bad_statement_has_a_status_and_a_message(
-    endpoint: Endpoint, way: str, sql: str, expected: tuple[str, str], caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint, way: str, sql: str, expected: tuple[str, str], outcomes: Outcomes
 ) -> None:
     request = ticket(sql.encode()) if way == "DoGet" else descriptor(messages.CommandStatementQuery(query=sql))
 
@@ -97,18 +97,18 @@ def test_a_bad_statement_has_a_status_and_a_message(
     status, part = expected
     assert refused.status == status
     assert part in refused.message
-    assert refused.trailing["x-error-code"] == outcomes(caplog)[0]
+    assert refused.trailing["x-error-code"] == outcomes()[0]
     assert len(str(refused.trailing["x-request-id"])) == 32
 
 
-def test_an_error_while_streaming_ends_the_answer(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_while_streaming_ends_the_answer(endpoint: Endpoint, outcomes: Outcomes) -> None:
     fails_late = "SELECT CAST(CASE WHEN range = 2999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(3000000)"
 
     refused = endpoint.fails("DoGet", ticket(fails_late.encode()))
 
     assert refused.status == "INVALID_ARGUMENT"
     assert len(refused.messages) > 2
-    assert outcomes(caplog) == ["sql_error"]
+    assert outcomes() == ["sql_error"]
 
 
 def test_the_request_id_is_the_callers_or_a_new_one(endpoint: Endpoint) -> None:
@@ -150,12 +150,12 @@ def test_calls_that_cannot_be_answered(
     assert {endpoint.fails(method, *requests).status for method in methods} == {status}
 
 
-def test_tables_with_their_schemas(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_with_their_schemas(endpoint: Endpoint, outcomes: Outcomes) -> None:
     tables = endpoint.table(endpoint.info(messages.CommandGetTables(include_schema=True)))
 
     schemas = {row["table_name"]: schema_of(row["table_schema"]).names for row in tables.to_pylist()}
     assert schemas == {"few": ["id", "name", "carrier"], "flights": ["id", "name", "carrier"], "unloaded": []}
-    assert set(outcomes(caplog)) == {"dataset_not_loaded"}  # metadata runs no statement
+    assert set(outcomes()) == {"dataset_not_loaded"}  # metadata runs no statement
 
 
 def test_without_an_engine_there_are_no_schemas(config: RuntimeConfig) -> None:

@@ -14,10 +14,10 @@ from queryengine.pool.inprocess import InProcessEngine
 from tests.flightapi.endpoint import (
     Clock,
     Endpoint,
+    Outcomes,
     bearer,
     descriptor,
     executing,
-    outcomes,
     row_of,
     schema_of,
     serving,
@@ -140,13 +140,13 @@ def test_parameters_bound_after_get_flight_info_count(served: Served) -> None:
     assert served.rows(second) == [{"a": 2}]
 
 
-def test_a_speculative_failure_is_reported_at_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_speculative_failure_is_reported_at_once(served: Served, outcomes: Outcomes) -> None:
     command = messages.CommandStatementQuery(query="SELECT ('x' || id)::INTEGER AS a FROM flights")
 
     refused = served.endpoint.fails("GetFlightInfo", descriptor(command))
 
     assert (refused.status, refused.trailing["x-error-code"]) == ("INVALID_ARGUMENT", "sql_error")
-    assert outcomes(caplog) == ["sql_error"]
+    assert outcomes() == ["sql_error"]
 
 
 def test_get_schema_does_not_speculate(served: Served) -> None:
