@@ -68,7 +68,8 @@ class GatedStatement:
     `catalog` contains the names that the statement finds in `information_schema` and with SHOW; None if it reads
     neither. `macros` are the macros of `queryengine.gate.macros` that it calls.
 
-    With a `key_catalog`, names refer to the relations in that catalog. It `makes_arrays` as in
+    With a `key_catalog`, names refer to the relations in that catalog. Without one, `limiting_views` are the
+    materialized views that it reads, if the key sees only some relations. It `makes_arrays` as in
     `queryengine.gate.arrays`.
     """
 
@@ -83,6 +84,7 @@ class GatedStatement:
     catalog: frozenset[str] | None = field(default=None, compare=False)
     macros: frozenset[str] = field(default=frozenset(), compare=False)
     key_catalog: KeyCatalog | None = field(default=None, compare=False)
+    limiting_views: frozenset[str] = field(default=frozenset(), compare=False)
     makes_arrays: bool = field(default=False, compare=False)
 
 

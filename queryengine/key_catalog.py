@@ -1,5 +1,5 @@
 """
-The catalog of a key with rules or views, which defines what such a key sees under the declared names.
+The catalog of a key with rules or plain views, which defines what such a key sees under the declared names.
 
 Statements of the key run in this catalog instead of `runtime`, so a name cannot refer to the whole dataset.
 """

@@ -125,6 +125,7 @@ class KeyCatalogs:
         self._failure = failure
         self._lock = threading.Lock()  # Held for definitions, which are short, but not while a copy is filled.
         self._catalogs: OrderedDict[str, _Catalog] = OrderedDict()
+        self._unfit: dict[str, bool] = {}  # materialized views, for keys without a catalog
         self._copies: OrderedDict[_Source, _Copy] = OrderedDict()
         self._filled_bytes = 0
         self._has_database = False
@@ -150,6 +151,7 @@ class KeyCatalogs:
         """
         key = statement.key_catalog
         if key is None:
+            self._check(statement.limiting_views)
             yield
             return
         with ExitStack() as held:
@@ -161,6 +163,20 @@ class KeyCatalogs:
             except duckdb.Error as exc:
                 raise self._failure(exc) from exc
             yield
+
+    def _check(self, views: frozenset[str]) -> None:
+        """Raise DatasetNotLoadedError if the type of a column behind one of the materialized *views* has changed."""
+        for name in sorted(views):
+            if name not in self._unfit:
+                try:
+                    check_types(_without_rule(name), self._definitions)
+                    is_unfit = False
+                except UnfitRuleError as exc:
+                    is_unfit = True
+                    _log_unfit(name, str(exc))
+                self._unfit[name] = is_unfit
+            if self._unfit[name]:
+                raise _unavailable(name)
 
     # Definitions. Call these methods with the lock held.
 

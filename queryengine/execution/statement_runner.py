@@ -83,8 +83,7 @@ class StatementRunner:
             self._views = gate_views(config.views, datasets, self._gate, config.file)
             self._relations = datasets | {view.config.name.lower() for view in self._views}
             self._plain_views = frozenset(view.config.name.lower() for view in self._views)
-            materialized = {dataset.name.lower() for dataset in config.datasets if dataset.view is not None}
-            self._all_views = self._plain_views | materialized
+            self._materialized = frozenset(one.name.lower() for one in config.datasets if one.view is not None)
             self._visible_in: BoundedDict[Scope, KeyCatalog] = BoundedDict(_SCOPES)
             self.scratch = ScratchDirectory(config.state_dir)
             undo.callback(self.scratch.close)
@@ -243,7 +242,9 @@ class StatementRunner:
     def _within(self, visible: KeyCatalog, sql: str) -> GatedStatement:
         """Gate *sql*, which may read the relations in *visible*."""
         if not visible.name:
-            return self._gate.admit(sql, visible.relations)
+            statement = self._gate.admit(sql, visible.relations)
+            views = statement.relations & self._materialized
+            return replace(statement, limiting_views=views) if views else statement
         # Keys that see the same names share gate decisions, except on statements that list columns.
         statement = self._gate.admit(sql, visible.relations, _ANY_KEY)
         if statement.catalog is not None:
@@ -255,7 +256,7 @@ class StatementRunner:
         visible = self._visible_in.get(scope)
         if visible is None:
             relations = self._relations & scope.relations
-            is_limited = bool(scope.rules) or not relations.isdisjoint(self._all_views)
+            is_limited = bool(scope.rules) or not relations.isdisjoint(self._plain_views)
             visible = self._visible_in[scope] = KeyCatalog(
                 name=f"_k{secrets.token_hex(6)}" if is_limited else "",
                 relations=relations,
