@@ -238,7 +238,7 @@ class _Resolver:
         if not fields and first in scope.parameters:
             node["column_names"] = [scope.parameters[first]]
             return
-        if not fields and first in _TIMES and node["query_location_length"] == len(first):  # It is not quoted.
+        if not fields and first in _TIMES and node.get("query_location_length") == len(first):  # It is not quoted.
             _call(node, _TIMES[first])
             return
         written = ".".join((first, *fields))
