@@ -131,7 +131,12 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def meaning(tree: Any) -> Any:
-    """Remove from *tree* what depends on how the text is written: places, operators, names that are written twice."""
+    """
+    Remove from *tree* what depends on how the text is written: places, operators, names that are written twice.
+
+    The engine takes the parameter of a lambda for a column of that name only if it has such a second name. Therefore
+    `rule_names` gives parameters names that no column has.
+    """
     for node in nodes_of(tree):
         for key in ("query_location", "query_location_length", "is_operator"):
             node.pop(key, None)

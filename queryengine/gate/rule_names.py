@@ -216,7 +216,7 @@ class _Resolver:
         return [(one, scope) for one in node.values()]
 
     def _parameters(self, written: Any) -> Mapping[str, str]:
-        """Rename the parameters of a lambda, because the engine takes some that are *written* for columns."""
+        """Rename the *written* parameters of a lambda, because the engine takes some for columns of the same name."""
         names: dict[str, str] = {}
         for node in nodes_of(written):
             if "column_names" in node:

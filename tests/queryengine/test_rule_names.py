@@ -232,7 +232,7 @@ def answers(rules: Rules, row_filter: str, rule: GatedRule) -> Iterator[tuple[li
 
 
 def is_retyped(rule: GatedRule, first: Data, present: Data) -> bool:
-    """Return whether *rule* does not fit the types: see `visible_rows._check_types`."""
+    """Return whether *rule* does not fit the types: see `visible_rows.check_types`."""
     return any(first[table][name][0] != present[table][name][0] for table, name in rule.uncast)
 
 
