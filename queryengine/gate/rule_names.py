@@ -16,7 +16,7 @@ because the source may write it in capitals.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from string import ascii_lowercase
 from types import MappingProxyType
@@ -153,9 +153,9 @@ class _Resolver:
         if node.get("aggregate_handling", "STANDARD_HANDLING") != "STANDARD_HANDLING":
             raise StatementNotAllowedError(_COLUMNS)
         if kind == "SELECT_NODE":
-            _check_outputs(node)
-        if kind == "SELECT_NODE" and node["from_table"]["type"] != "EMPTY":
-            scope = _Scope(self._tables_in(node["from_table"]), scope if scope.tables else None)
+            if node["from_table"]["type"] != "EMPTY":
+                scope = _Scope(self._tables_in(node["from_table"]), scope if scope.tables else None)
+            _check_outputs(node, {table.name for table in scope.tables})
         elif kind == "JOIN":
             if node["ref_type"] not in _JOINS or node.get("alias"):
                 raise StatementNotAllowedError(_TABLES)
@@ -292,13 +292,14 @@ def _check_union(node: Mapping[str, Any]) -> None:
         raise StatementNotAllowedError("write UNION with columns in the same order instead of UNION BY NAME.")
 
 
-def _check_outputs(query: Mapping[str, Any]) -> None:
-    """Refuse names that could mean a column or an output of *query*."""
-    outputs = {
-        alias
-        for one in query["select_list"]
-        if (alias := lower(one.get("alias", ""))) and alias != lower(one.get("column_names", [""])[-1])
-    }
+def _check_outputs(query: Mapping[str, Any], tables: Collection[str]) -> None:
+    """Refuse names that could mean a column of its *tables* or an output of *query*."""
+    outputs = set()
+    for one in query["select_list"]:
+        alias, column = lower(one.get("alias", "")), [*map(lower, one.get("column_names", ()))]
+        is_column = column == [alias] or (len(column) == 2 and column[0] in tables and column[1] == alias)
+        if alias and not is_column:
+            outputs.add(alias)
     for node in nodes_of([query.get(key) for key in ("group_expressions", "having", "qualify", "modifiers")]):
         name = ".".join(map(lower, node.get("column_names", ())))
         if name in outputs:
