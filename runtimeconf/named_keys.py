@@ -252,12 +252,11 @@ def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPat
     Record an error for each item of `datasets:` that is not declared or that the engine cannot serve.
 
     *root* is the configuration, and *dependencies* are other files that declare datasets and views. An engine
-    *in_cluster* can serve neither a part of a dataset nor a view without its own snapshot.
+    *in_cluster* can serve neither a part of a dataset nor a view.
     """
     files = (root, *dependencies)
-    declared = {name.text.lower() for file in files for name in _names(file.get("datasets"))}
-    views = {name.text.lower() for file in files for name in _names(file.get("views"), plain=True)}
-    declared |= {name.text.lower() for file in files for name in _names(file.get("views"))}
+    views = {name.text.lower() for file in files for name in _names(file.get("views"))}
+    declared = views.union(name.text.lower() for file in files for name in _names(file.get("datasets")))
     node: Node | None = root
     for name in ("runtime", "auth", "api-key", "named_keys"):
         node = (node.get(name) or node.get(name.replace("-", "_"))) if isinstance(node, Mapping) else None
@@ -278,25 +277,14 @@ def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPat
                 where.fault(named.line, "is not the name of a declared dataset")
             elif in_cluster and named.text.lower() in views:
                 reason = "with runtime.engine, error messages could reveal the values that it leaves out"
-                where.fault(named.line, f"names a view without materialized: true: {reason}")
+                where.fault(named.line, f"names a view: {reason}. Write a part of a dataset to separate files instead")
 
 
-def _names(listed: Node | None, *, plain: bool = False) -> Iterator[Scalar]:
-    """Yield the names of the items. *plain* omits materialized views."""
+def _names(listed: Node | None) -> Iterator[Scalar]:
+    """Yield the names of the items."""
     for item in _items(listed):
-        if not isinstance(item, Mapping):
-            continue
-        name = item.get("name")
-        if isinstance(name, Scalar) and not (plain and _is_materialized(item)):
+        if isinstance(item, Mapping) and isinstance(name := item.get("name"), Scalar):
             yield name
-
-
-def _is_materialized(view: Mapping) -> bool:
-    materialized, acceleration = view.get("materialized"), view.get("acceleration")
-    if isinstance(materialized, Scalar) and materialized.text.lower() == "true":
-        return True
-    enabled = acceleration.get("enabled") if isinstance(acceleration, Mapping) else Scalar(0, "false", is_plain=True)
-    return enabled is None or (isinstance(enabled, Scalar) and enabled.text.lower() == "true")
 
 
 def _items(listed: Node | None) -> tuple[Node, ...]:

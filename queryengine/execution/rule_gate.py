@@ -21,7 +21,9 @@ from runtimeconf.errors import ConfigFault
 from runtimeconf.model import DatasetRule, RuntimeConfig
 
 #: Functions that return a different value for each row or call. A filter with them would show different rows each time.
-_VOLATILE: Final = frozenset({"gen_random_uuid", "rand", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
+_VOLATILE: Final = frozenset(
+    {"gen_random_uuid", "rand", "random", "reservoir_quantile", "setseed", "uuid", "uuidv4", "uuidv7"}
+)
 
 #: The place of a syntax error in the gate's messages.
 _LINE: Final = re.compile(r"\(line (\d+),")

@@ -43,11 +43,12 @@ _ENGINE_NAMES = frozenset({"information_schema", "main", "pg_catalog", "runtime"
 
 #: The allowed functions whose result does not depend only on their arguments: time, random numbers, session state.
 #: DuckDB does not mark all of them. It does not mark `age`, whose second argument defaults to today, the table of time
-#: zones, or `timezone` (AT TIME ZONE), which shifts a TIMETZ by today's offset. The gate does not know argument types.
+#: zones, `timezone` (AT TIME ZONE), which shifts a TIMETZ by today's offset, or `reservoir_quantile`, which takes a
+#: sample. The gate does not know argument types.
 NONDETERMINISTIC = CALLED_BY_NAME | {
     *("age", "ago", "get_current_time", "get_current_timestamp", "now", "today", "transaction_timestamp"),
     *("current_localtime", "current_localtimestamp", "pg_timezone_names", "timezone"),
-    *("gen_random_uuid", "rand", "random", "setseed", "uuid", "uuidv4", "uuidv7"),
+    *("gen_random_uuid", "rand", "random", "reservoir_quantile", "setseed", "uuid", "uuidv4", "uuidv7"),
     *("current_database", "current_schemas"),
 }
 
