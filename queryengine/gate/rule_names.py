@@ -97,11 +97,13 @@ class _Scope(NamedTuple):
     """
     What a name can mean: a column of the `tables` in FROM or of an `outer` query, or a parameter of a lambda.
 
-    `parameters` contains the new name of each parameter.
+    In the ON of a join, `in_from` are the names of the tables around it, too. `parameters` contains the new name of
+    each parameter.
     """
 
     tables: Sequence[_Table] = ()
     outer: "_Scope | None" = None
+    in_from: frozenset[str] = frozenset()
     parameters: Mapping[str, str] = MappingProxyType({})
 
 
@@ -160,7 +162,8 @@ class _Resolver:
             if node["ref_type"] not in _JOINS or node.get("alias"):
                 raise StatementNotAllowedError(_TABLES)
             self._using(node)
-            scope = scope._replace(tables=self._tables_in(node))
+            in_from = scope.in_from.union(table.name for table in scope.tables)
+            scope = scope._replace(tables=self._tables_in(node), in_from=in_from)
         # What is last is read first, so that the message is about a table rather than about its columns.
         return sorted(((one, scope) for one in node.values()), key=lambda one: one[0] is node.get("from_table"))
 
@@ -263,11 +266,18 @@ class _Resolver:
 
 
 def _table_named(name: str, scope: _Scope | None) -> _Table | None:
-    """Return the table that *name* means in *scope*, or in the queries around it."""
+    """
+    Return the table that *name* means in *scope*, or in the queries around it.
+
+    Raises:
+        StatementNotAllowedError: It is in the same FROM as a join, but not in the join.
+    """
     while scope is not None:
         for table in scope.tables:
             if table.name == name:
                 return table
+        if name in scope.in_from:
+            raise StatementNotAllowedError(f"{name} is not in the join before ON: write the condition after WHERE.")
         scope = scope.outer
     return None
 

@@ -78,7 +78,12 @@ REFUSED = (
     ("EXISTS (FROM grants AS g, active AS G WHERE g.x = 1)", "g occurs twice"),
     ("id = " + "-".join(["id"] * 400), "simpler form"),
     ("EXISTS (FROM active WHERE main.active.level = 1)", "write active.level instead"),
-    ("EXISTS (FROM grants JOIN active ON grants.level = a.level JOIN active AS a ON true)", _ALIAS),
+    ("EXISTS (FROM grants JOIN active ON grants.level = a.level JOIN active AS a ON true)", "a is not in the join"),
+    ("EXISTS (FROM active AS orders, grants AS b JOIN grants AS c ON orders.x = b.x)", "orders is not in the join"),
+    (
+        "EXISTS (FROM grants JOIN (active JOIN grants AS g ON EXISTS (FROM active AS a WHERE grants.x = 1)) ON true)",
+        "ON",
+    ),
     ("lower(tenant.trim()) = 'acme'", "write trim(tenant)"),
     ("EXISTS (FROM grants WHERE pg_catalog.starts_with(orders.tenant))", "write starts_with(pg_catalog)"),
     ("list_contains(list_transform([s], lambda x: x.tenant), 'acme')", "write x['tenant']"),
