@@ -23,7 +23,7 @@ from queryengine.errors import DatasetNotLoadedError, EngineUnavailableError, Qu
 from queryengine.execution import duckdb_errors
 from queryengine.execution.bounded_functions import MACROS
 from queryengine.execution.session import UnfitView
-from queryengine.execution.views import GatedView, unsorted_views
+from queryengine.execution.views import GatedView, unsorted_datasets
 from queryengine.gate import macros
 from queryengine.gate.lexer import lower, scan
 from queryengine.gate.parse_tree import CATALOG, SHOWN_COLUMNS, SHOWN_TABLES, catalog_schema
@@ -95,7 +95,7 @@ class Definitions:
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
         self._sorted_views: set[str] = set()
-        self._unsorted_views = unsorted_views(config)
+        self._unsorted = unsorted_datasets(config)
         #: The schemas of the hidden catalog: those that views read, and the others, least recently used first.
         self._catalogs_of_views: frozenset[str] = frozenset()
         self._catalogs: dict[str, None] = {}
@@ -143,8 +143,8 @@ class Definitions:
         return name in self._sorted_views
 
     def is_unsorted(self, name: str) -> bool:
-        """Say whether *name* is a materialized view that does not fix the order of its rows."""
-        return name in self._unsorted_views
+        """Say whether columns that a key may not see determine the order of the rows of the dataset *name*."""
+        return name in self._unsorted
 
     def is_deterministic(self, relations: Iterable[str]) -> bool:
         """Return whether the data alone determines the rows of *relations*."""

@@ -284,7 +284,6 @@ class KeyCatalogs:
             rule = rule or _without_rule(name)
             self._definitions.define_macros("runtime", rule.macros)
             is_constant = rule.deterministic and self._definitions.is_deterministic(rule.relations)
-            # A materialized view that does not fix the order of its rows is sorted by hidden columns, too.
             table = None if self._definitions.is_unsorted(name) else self._definitions.table_of(name)
             view = ""
             if table is None and self._definitions.is_sorted(name) and rule.has_subquery:

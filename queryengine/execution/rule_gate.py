@@ -9,7 +9,7 @@ from typing import Final
 
 from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllowedError
-from queryengine.execution.views import unsorted_views
+from queryengine.execution.views import unsorted_datasets
 from queryengine.gate.arrays import NOT_HERE
 from queryengine.gate.gate import Gate
 from queryengine.gate.lexer import scan
@@ -78,7 +78,7 @@ def faults(config: RuntimeConfig, gate: StatementGate) -> Iterable[ConfigFault]:
 def means(config: RuntimeConfig) -> Iterable[str]:
     """Yield a line for each key rule that says how the rule is enforced."""
     views = {view.name.lower() for view in config.views}
-    unsorted = unsorted_views(config)
+    unsorted = unsorted_datasets(config)
     for key in config.auth.named_keys:
         rules = {rule.dataset: rule for rule in key.scope.rules} if key.scope is not None else {}
         for name in sorted(rules.keys() | (views & key.scope.relations)) if key.scope is not None else ():

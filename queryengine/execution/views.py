@@ -151,17 +151,19 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
     return replace(config, datasets=tuple(map(resolved, config.datasets)))
 
 
-def unsorted_views(config: RuntimeConfig) -> frozenset[str]:
+def unsorted_datasets(config: RuntimeConfig) -> frozenset[str]:
     """
-    Return the materialized views that do not fix the order of their rows, in lower case.
+    Return the datasets the order of whose rows depends on columns that a key may not see, in lower case.
 
-    The runtime sorts their rows by all columns, so their order tells how rows compare in hidden columns.
+    The runtime sorts the rows of a materialized view without ORDER BY by all columns. An upsert moves a row to the end.
     """
-    return frozenset(
-        one.name.lower()
-        for one in config.datasets
-        if one.view is not None and (not is_sorted(scan(one.view.sql)) or without_order(one.view.sql) != one.view.sql)
-    )
+
+    def is_unsorted(one: DatasetConfig) -> bool:
+        if one.view is None:
+            return one.acceleration.on_conflict == "upsert"
+        return not is_sorted(scan(one.view.sql)) or without_order(one.view.sql) != one.view.sql
+
+    return frozenset(one.name.lower() for one in config.datasets if is_unsorted(one))
 
 
 def without_order(sql: str) -> str:

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from runtimeconf.model import DatasetRule, Scope
+from tests.queryengine.conftest import KINDS, config_of
+from tests.queryengine.publishing import Publisher
 from tests.queryengine.test_row_rules import answer, start
 
 
@@ -49,6 +52,17 @@ def test_no_name_of_a_column_stands_for_the_position_of_a_row(tmp_path: Path) ->
             ("sorted", within("sorted", row_filter="a = 1"), b'[{"s":"4,6,8","a":3,"position of the row":3}]'),
         ):
             assert answer(engine, query.format(dataset), scope) == expected
+
+
+@pytest.mark.parametrize("rule", [{"columns": ("id",)}, {"row_filter": "id > 0"}, {"masks": (("hidden", "0"),)}])
+def test_an_upsert_of_hidden_values_does_not_move_a_row(tmp_path: Path, rule: dict[str, Any]) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(t="SELECT unnest([1, 3, 2]) AS id, 0 AS hidden")  # 2 was loaded again
+    config = config_of(publisher.state_dir, ("t",))
+    (dataset,) = config.datasets
+    acceleration = replace(dataset.acceleration, on_conflict="upsert")
+    with KINDS["in process"](replace(config, datasets=(replace(dataset, acceleration=acceleration),))) as engine:
+        assert answer(engine, "SELECT id FROM t", within("t", **rule)) == b'[{"id":1},{"id":2},{"id":3}]'
 
 
 def test_a_rule_may_name_columns_and_types_that_are_called_like_a_function(tmp_path: Path) -> None:
