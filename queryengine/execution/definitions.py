@@ -32,6 +32,7 @@ from queryengine.key_catalog import GatedRule
 from queryengine.manifest import Snapshot, snapshot_path
 from queryengine.values import qualified, quoted, split_relation
 from runtimeconf.model import DatasetConfig, Documentation, RuntimeConfig
+from runtimeconf.plugins import LOCALPOD
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,12 @@ class Definitions:
         self._datasets_of: dict[str, frozenset[str]] = {}
         #: The datasets that each materialized view reads, by lower-case name.
         self._reads_of = {one.name.lower(): one.view.reads for one in config.datasets if one.view is not None}
+        #: The dataset that each `localpod:` dataset copies, both in lower case.
+        self._copied = {
+            one.name.lower(): one.from_.partition(":")[2].lower()
+            for one in config.datasets
+            if one.from_.startswith(f"{LOCALPOD}:")
+        }
         #: The errors of relations without data, and of views whose SQL does not fit the data.
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
@@ -130,7 +137,9 @@ class Definitions:
         return name in self._datasets_of
 
     def is_derived(self, name: str) -> bool:
-        """Return whether *name* is a view, materialized or not."""
+        """Return whether the rows of *name* depend on a view, materialized or not."""
+        while name in self._copied:
+            name = self._copied[name]
         return name in self._datasets_of or name in self._reads_of
 
     def table_of(self, name: str) -> str | None:

@@ -386,7 +386,7 @@ def _used_bytes(cursor: duckdb.DuckDBPyConnection) -> int:
 
 
 def _unavailable(name: str) -> DatasetNotLoadedError:
-    return DatasetNotLoadedError(f"'{name}' is not available to this key: its rules do not fit the data.")
+    return DatasetNotLoadedError(f"'{name}' is not available to this key: its rules or views do not fit the data.")
 
 
 def _log_unfit(name: str, reason: str) -> None:

@@ -353,7 +353,7 @@ def test_a_filter_sees_what_its_other_datasets_have_now(tmp_path: Path) -> None:
         assert answer(engine, "SELECT count(*) AS n FROM orders_of_acme", SCOPES["view"]) == b'[{"n":0}]'
 
 
-UNAVAILABLE = b"DatasetNotLoadedError: 'orders' is not available to this key: its rules do not fit the data."
+UNAVAILABLE = b"DatasetNotLoadedError: 'orders' is not available to this key: its rules or views do not fit the data."
 UNFIT = {
     "a column that is gone": "SELECT id, code, amount, day, note, score, email FROM (" + hidden_rows.ORDERS + ")",
     "a filter that fails": "SELECT * REPLACE ('SECRET ' || id AS amount) FROM (" + hidden_rows.ORDERS + ")",
@@ -434,7 +434,7 @@ def test_columns_have_the_names_that_the_engine_tells_apart(tmp_path: Path) -> N
             (
                 ("Ä",),
                 (("ä", "0"),),
-                "DatasetNotLoadedError: 't' is not available to this key: its rules do not fit the data.",
+                "DatasetNotLoadedError: 't' is not available to this key: its rules or views do not fit the data.",
             ),
         ):
             rule = DatasetRule(dataset="t", columns=columns, masks=masks)
