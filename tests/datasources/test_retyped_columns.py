@@ -56,11 +56,11 @@ def test_a_rule_does_not_fit_a_column_of_another_type_unless_it_casts(
         assert seen
         (changed,) = refreshed(after)
         assert changed.type == "VARCHAR"
-        with pytest.raises(DatasetNotLoadedError, match="its rules do not fit"):
+        with pytest.raises(DatasetNotLoadedError, match="its rules or views do not fit"):
             rows(engine, row_filter)
         assert rows(engine, "id < 3") == b'[{"id":1},{"id":2}]' or "v." in row_filter
         assert refreshed(after + after.splitlines()[1] + "\n") == (changed,), "remembered"
-        with pytest.raises(DatasetNotLoadedError, match="its rules do not fit"):
+        with pytest.raises(DatasetNotLoadedError, match="its rules or views do not fit"):
             rows(engine, row_filter)
         if cast:
             assert rows(engine, cast) != rows(engine, "true")
@@ -84,7 +84,7 @@ def test_a_column_that_comes_back_and_other_integers(tmp_path: Path, begin: Star
     with closing(InProcessEngine(configure(tmp_path, dataset))) as engine:
         assert rows(engine, "n::VARCHAR > '0'") == b'[{"id":1}]'
         for row_filter in ("S = '3'", "hash(n) > 0"):
-            with pytest.raises(DatasetNotLoadedError, match="its rules do not fit"):
+            with pytest.raises(DatasetNotLoadedError, match="its rules or views do not fit"):
                 rows(engine, row_filter)
 
 
