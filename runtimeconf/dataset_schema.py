@@ -30,6 +30,7 @@ from runtimeconf.fields import (
 from runtimeconf.file_formats import kind_of, misplaced
 from runtimeconf.in_place import is_read_in_place
 from runtimeconf.model import (
+    LOCALPOD,
     AccelerationConfig,
     DatasetConfig,
     Documentation,
@@ -37,7 +38,7 @@ from runtimeconf.model import (
     TimeFormat,
     ViewConfig,
 )
-from runtimeconf.plugins import CONNECTORS, LOCALPOD, PluginError
+from runtimeconf.plugins import CONNECTORS, PluginError
 from runtimeconf.plugins import VIEW as CONNECTOR_OF_VIEWS
 from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, nearest

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
 from runtimeconf.secret import Secret
 from system.addresses import Address
+
+#: Spice.ai's name for the connector of a dataset that is derived from another dataset.
+LOCALPOD: Final = "localpod"
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 
 from runtimeconf.connector import Connector, Engine, SnapshotStore
+from runtimeconf.model import LOCALPOD
 from runtimeconf.store_kinds import StoreKind
 
 T = TypeVar("T")
@@ -91,8 +92,6 @@ def imported(where: str) -> Any:
 
 #: The connector of materialized views, which `from:` cannot name.
 VIEW: Final = "view"
-#: Spice.ai's name for the connector of a dataset that is derived from another dataset.
-LOCALPOD: Final = "localpod"
 
 #: Connectors, by the text before the colon in `from:`.
 CONNECTORS: Final = Plugins(

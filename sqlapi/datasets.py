@@ -15,8 +15,8 @@ from datasources.refresh_sql import admit_refresh_sql
 from datasources.state import get_datasets
 from queryengine.errors import StatementNotAllowedError
 from queryengine.state import get_engine
-from runtimeconf.model import DatasetConfig
-from runtimeconf.plugins import LOCALPOD, VIEW
+from runtimeconf.model import LOCALPOD, DatasetConfig
+from runtimeconf.plugins import VIEW
 from runtimeconf.state import get_config
 from sqlapi.api_view import ApiView, caller_of, json_response, table
 from sqlapi.negotiation import JSON_FORMAT

@@ -31,8 +31,7 @@ from queryengine.gate.rewriting import is_sorted
 from queryengine.key_catalog import GatedRule
 from queryengine.manifest import Snapshot, snapshot_path
 from queryengine.values import qualified, quoted, split_relation
-from runtimeconf.model import DatasetConfig, Documentation, RuntimeConfig
-from runtimeconf.plugins import LOCALPOD
+from runtimeconf.model import LOCALPOD, DatasetConfig, Documentation, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 

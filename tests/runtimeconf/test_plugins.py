@@ -15,10 +15,10 @@ import pytest
 
 from datasources.refresh.manager import manager_of
 from runtimeconf.connector import Connector
+from runtimeconf.model import LOCALPOD
 from runtimeconf.plugins import (
     CONNECTORS,
     ENGINES,
-    LOCALPOD,
     SECRET_STORES,
     SNAPSHOT_STORES,
     VIEW,
