@@ -110,6 +110,8 @@ class Page:
         return self.tab.get_by_role("tabpanel", name=name)
 
     def cell(self, row: int, column: int) -> str:
+        # The grid draws a new result in the next frame, and shows the former one until then.
+        self.tab.evaluate("() => new Promise(drawn => requestAnimationFrame(drawn))")
         return str(self.tab.locator(f"[id='cell:{row}:{column}']").text_content())
 
     def close(self) -> None:
