@@ -63,7 +63,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     after the configuration changes. `source_version` identifies the version of the source and the `refresh_sql`, in a
     format that only `datasources` reads. It is None if the source has no version. `origin` is a fingerprint of those
     settings that decide what the columns mean. `retyped` has the lower-case names and first types of the columns that
-    had another type in an earlier snapshot of this origin, or that have disappeared.
+    had another type in an earlier snapshot of this origin, or that have disappeared. With `is_reordered`, upserts may
+    have moved rows, so their order may depend on any column.
     """
 
     dataset: str
@@ -77,6 +78,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     origin: str = ""
     retyped: tuple[Column, ...] = ()
+    is_reordered: bool = False
 
 
 class Manifest(Struct, frozen=True, kw_only=True):

@@ -76,11 +76,12 @@ def lock_down(connection: duckdb.DuckDBPyConnection, **allowed: Sequence[str]) -
 
 
 class Loaded(Struct, frozen=True):
-    """The result of a load, and the version of the source."""
+    """The result of a load, the version of the source, and `Snapshot.is_reordered`."""
 
     columns: tuple[Column, ...]
     rows: int
     version: str | None
+    is_reordered: bool = False
 
 
 class LoadingEngine(Struct, frozen=True):

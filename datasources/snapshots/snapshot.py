@@ -353,6 +353,7 @@ class SnapshotBuilder:
                 source_version=None if loaded.version is None else _version_prefix(order.refresh_sql) + loaded.version,
                 columns=loaded.columns,
                 retyped=retyped(order.served or order.former, origin(dataset), loaded.columns),
+                is_reordered=loaded.is_reordered,
             )
             self.phases["sync"] = (synced := time.monotonic()) - written
             self._verifier.verify_content(snapshot)
@@ -435,7 +436,8 @@ class SnapshotBuilder:
         append.copy(old, path, load.deadline)
         # If refreshes normally replace all rows, the next refresh must read the source again to drop deleted rows.
         version = loaded.version if dataset is order.dataset else None
-        return replace(loaded, rows=self._engine.add(dataset, new, path, load), version=version)
+        moved = served.is_reordered or dataset.acceleration.on_conflict == "upsert"
+        return replace(loaded, rows=self._engine.add(dataset, new, path, load), version=version, is_reordered=moved)
 
     @contextlib.contextmanager
     def _load(self, order: Order, deadline: Deadline) -> Iterator[Load]:

@@ -152,7 +152,8 @@ class Definitions:
 
     def is_unsorted(self, name: str) -> bool:
         """Say whether columns that a key may not see determine the order of the rows of the dataset *name*."""
-        return name in self._unsorted
+        snapshot = self._snapshots.get(name)
+        return name in self._unsorted or (snapshot is not None and snapshot.is_reordered)
 
     def is_deterministic(self, relations: Iterable[str]) -> bool:
         """Return whether the data alone determines the rows of *relations*."""

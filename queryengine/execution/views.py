@@ -20,8 +20,9 @@ _ONE_QUERY = (
     "a view that it reads."
 )
 
-#: The order of rows by all their values. Values such as 0.0 and -0.0 compare as equal, so their text decides.
-BY_VALUES: Final = "COLUMNS(*), encode(CAST(COLUMNS(*) AS VARCHAR))"
+#: The order of rows by all their values. Values such as 0.0 and -0.0 compare as equal, so their text decides, and for
+#: numbers of different types in a VARIANT, their hash.
+BY_VALUES: Final = "COLUMNS(*), encode(CAST(COLUMNS(*) AS VARCHAR)), hash(*COLUMNS(*))"
 
 #: What the runtime puts before and after the SQL of a materialized view that does not fix the order of its rows.
 _BEFORE_SORTED, _AFTER_SORTED = "FROM (\n", f"\n) ORDER BY {BY_VALUES}"
@@ -89,9 +90,9 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
     """
     Gate all views of *config*. Return it with the gated SQL and the dependencies of each materialized view.
 
-    If a key with `datasets` may see a materialized view that does not fix the order of its rows, they are sorted.
-    Otherwise, rows that the view leaves out could decide the order, because their number decides how a join runs. A
-    cluster does not keep the order of rows anyway.
+    If a key with `datasets` may see a materialized view that does not fix the order of its rows, they are sorted. With
+    `snapshots`, they always are, because keys of other nodes may see them. Otherwise, rows that the view leaves out
+    could decide the order, because their number decides how a join runs. A cluster does not keep the order anyway.
 
     Raises:
         ConfigError: See `gate_views`. Materialized views are also checked.
@@ -127,7 +128,7 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
         raise ConfigError(faults)
 
     scopes = [key.scope.relations for key in config.auth.named_keys if key.scope is not None]
-    shown = frozenset().union(*scopes) if config.engine is None else frozenset()
+    shown = frozenset(materialized) if config.snapshots is not None else frozenset().union(*scopes)
 
     def resolved(dataset: DatasetConfig) -> DatasetConfig:
         name = dataset.name.lower()
@@ -135,7 +136,7 @@ def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> Runti
             return dataset
         found = read[name]
         sql = gated[name].statement.sql
-        if name in shown and not is_sorted(scan(sql)):
+        if name in shown and config.engine is None and not is_sorted(scan(sql)):
             sql = f"{_BEFORE_SORTED}{sql}{_AFTER_SORTED}"
         plain = [view for other, view in gated.items() if other in found and other not in materialized]
         return replace(

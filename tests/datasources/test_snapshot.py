@@ -403,6 +403,13 @@ def test_an_append_of_a_key_that_is_there_already_does_what_on_conflict_says(
     verify(tmp_path / "state", second)
     assert rows(tmp_path, second, "SELECT id, k, b FROM d ORDER BY id, k") == expected
 
+    dropping = replace(dataset, acceleration=replace(acceleration, on_conflict="drop"))
+    put(tmp_path, "a.csv", "t,id,k,b\n4,5,A,x\n")
+    third = loaded(made, dropping, None, deadline(), served=second)
+    assert first.is_reordered is False
+    assert second.is_reordered is third.is_reordered is (on_conflict == "upsert"), "the moved rows stay where they are"
+    assert loaded(made, dropping, None, deadline()).is_reordered is False, "all rows are loaded anew"
+
 
 # --- columns and settings ---------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from itertools import cycle
 from pathlib import Path
 
+import duckdb
 import pytest
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from queryengine.errors import QueryError, SqlError
 from queryengine.execution.definitions import _attachment
 from queryengine.execution.views import with_materialized_views
 from queryengine.gate.gate import Gate
-from runtimeconf.model import DatasetRule, MaterializedView, NamedKey, Scope
+from runtimeconf.model import DatasetRule, MaterializedView, NamedKey, Scope, SnapshotsConfig
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import KINDS, StartEngine, config_of
 from tests.queryengine.publishing import Publisher
@@ -257,3 +258,24 @@ def test_rows_of_a_materialized_view_without_order_do_not_have_that_of_a_hidden_
         names = json.loads(b"".join(result))
 
     assert (names == BY_NAME) is is_by_name
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["a key of this node", "a key of another node"])
+def test_rows_of_a_materialized_view_do_not_have_the_order_of_its_source(tmp_path: Path, *, is_shared: bool) -> None:
+    scope = Scope(relations=frozenset({"pay"}))
+    config = config_of(tmp_path / "state", ("staff", "pay"))
+    staff, pay = config.datasets
+    config = replace(
+        config,
+        datasets=(staff, replace(pay, view=MaterializedView(sql="SELECT name FROM staff"))),
+        auth=replace(config.auth, named_keys=() if is_shared else (NamedKey(name="some", scope=scope),)),
+        snapshots=SnapshotsConfig(location="s3://bucket", role="publisher") if is_shared else None,
+    )
+    with closing(Gate()) as gate:
+        view = with_materialized_views(config, gate).datasets[1].view
+    assert view is not None
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE TABLE staff AS {PAY} ORDER BY salary")
+        names = [{"name": name} for (name,) in connection.sql(view.sql).fetchall()]
+
+    assert names == BY_NAME
