@@ -91,6 +91,19 @@ def read_judgements(package: str) -> dict[str, dict[str, str | None]]:
     return found
 
 
+def check_aggregate(name: str) -> None:
+    """
+    Check that the aggregate *name*, in lower case, may be named in a string, as in `list_aggregate(x, 'sum')`.
+
+    Raises:
+        StatementNotAllowedError: The function is refused.
+        SqlError: The function does not exist, or is not an aggregate.
+    """
+    check(name, Place.WINDOW)
+    if name in NONDETERMINISTIC:
+        raise StatementNotAllowedError(f"'{name}' takes a sample, so it cannot be named in a string: call it.")
+
+
 def check(name: str, place: Place, *, before: Sequence[str] = (), with_macros: bool = False) -> None:
     """
     Check that the function *name* may be called at *place*. It is lower-case, as are the names *before* it.

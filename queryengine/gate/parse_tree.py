@@ -443,7 +443,7 @@ def _judge_named(node: dict[str, Any], function: str) -> None:
     elif len(arguments) > index:  # DuckDB reports a missing argument.
         if not is_text:
             raise StatementNotAllowedError(f"The aggregate argument of {function} must be a string literal.")
-        functions.check(lower(literal.get("text", "")), Place.WINDOW)
+        functions.check_aggregate(lower(literal.get("text", "")))
 
 
 def _judge_format(node: dict[str, Any]) -> None:
