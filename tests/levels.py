@@ -132,7 +132,8 @@ class ByServers(LoadScopeScheduling):
     def _assign_work_unit(self, node: Any) -> None:
         """A worker keeps its last test until it gets another one."""
         super()._assign_work_unit(node)
-        if self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+        without = sum(not work for work in self.assigned_work.values())  # at the start, they get theirs later
+        if len(self.workqueue) > without and self._pending_of(self.assigned_work[node]) < 2:
             self._assign_work_unit(node)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.corpus import each
-from tests.levels import DIRECTORIES, LEVELS, LONGEST, TESTS, WAITING, BesideWaiting
+from tests.levels import DIRECTORIES, LEVELS, LONGEST, TESTS, WAITING, BesideWaiting, ByServers
 
 MARKERS = ("plugin", "lifecycle", "alone", "exhaustive")
 
@@ -90,18 +90,34 @@ class Worker:
         self.shutting_down = True
 
 
-def test_what_computes_has_two_workers_and_the_others_run_what_waits(pytestconfig: pytest.Config) -> None:
-    waiting, others = WAITING[:6], [f"test_{number}.py" for number in range(9)]
-    collection = [f"tests/{file}::test_{number}" for file in (*others, *waiting) for number in range(4)]
-    config: Any = SimpleNamespace(
-        option=SimpleNamespace(loadscopereorder=False), getvalue=lambda _: ["popen"] * 4, hook=pytestconfig.hook
+def scheduler_of(workers: list[Worker], collection: list[str], pytestconfig: pytest.Config, kind: Any) -> Any:
+    option = SimpleNamespace(loadscopereorder=False)
+    scheduler = kind(
+        SimpleNamespace(option=option, getvalue=lambda _: ["popen"] * len(workers), hook=pytestconfig.hook)
     )
-    scheduler: Any = BesideWaiting(config)
-    scheduler.numnodes = 4
-    workers = [Worker() for _ in range(4)]
+    scheduler.numnodes = len(workers)
     for worker in workers:
         scheduler.add_node(worker)
         scheduler.add_node_collection(worker, collection)
+    return scheduler
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_each_worker_begins_with_a_file_if_there_are_enough(pytestconfig: pytest.Config, count: int) -> None:
+    workers = [Worker() for _ in range(3)]
+    collection = [f"tests/test_{number}.py::test" for number in range(count)]
+
+    scheduler_of(workers, collection, pytestconfig, ByServers).schedule()
+
+    assert sum(bool(worker.waiting) for worker in workers) == min(count, len(workers))
+    assert sum(worker.shutting_down and not worker.waiting for worker in workers) == max(0, len(workers) - count)
+
+
+def test_what_computes_has_two_workers_and_the_others_run_what_waits(pytestconfig: pytest.Config) -> None:
+    waiting, others = WAITING[:6], [f"test_{number}.py" for number in range(9)]
+    collection = [f"tests/{file}::test_{number}" for file in (*others, *waiting) for number in range(4)]
+    workers = [Worker() for _ in range(4)]
+    scheduler = scheduler_of(workers, collection, pytestconfig, BesideWaiting)
     ran: dict[str, int] = {}
 
     scheduler.schedule()

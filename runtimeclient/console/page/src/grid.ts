@@ -179,8 +179,10 @@ export class Grid {
   }
 
   #draw(): void {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = requestAnimationFrame(() => this.#render());
+    this.#frame ||= requestAnimationFrame(() => {
+      this.#frame = 0;
+      this.#render();
+    });
   }
 
   /**
@@ -343,6 +345,8 @@ export class Grid {
       column: clamp(position.column, 0, result.columns.length - 1),
     };
     if (!extends_) this.#anchor = this.#active;
+    // Rows may have arrived since the last frame, and nothing scrolls beyond the height.
+    this.#body.style.height = `${this.#rows.getTotalSize()}px`;
     if (this.#active.row >= 0) this.#rows.scrollToIndex(this.#active.row);
     this.#columns.scrollToIndex(this.#active.column);
     this.#redraw();
