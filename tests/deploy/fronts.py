@@ -110,5 +110,6 @@ def caddy_version(program: str) -> tuple[int, ...]:
 def start_runtime(directory: Path, **http: object) -> Iterator[FlightServer]:
     runtime = FlightServer(directory)
     runtime.changes["runtime"]["http"] = {"bind": f"127.0.0.1:{runtime.port}", **http}
+    runtime.changes["runtime"]["query"] = {"timeout": "5m"}  # for large answers, on any machine
     with runtime:
         yield runtime
