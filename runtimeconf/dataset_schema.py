@@ -432,7 +432,7 @@ def _materialized(view: ViewConfig, source: str, *, required_for_ready: bool) ->
         required_for_ready=required_for_ready,
         documentation=view.documentation,
         acceleration=AccelerationConfig(),
-        view=MaterializedView(sql=view.sql),
+        view=MaterializedView(sql=view.sql, is_copy=source.startswith(f"{LOCALPOD}:")),
         line=view.line,
         yaml_path=view.yaml_path,
     )

@@ -356,13 +356,14 @@ class MaterializedView(Struct, frozen=True, kw_only=True):
 
     `reads` are the lower-case names of the datasets that it reads, directly or through `views`. Each of the `views`
     reads only earlier ones. Both are empty until the configured SQL has been checked. `fingerprints` are those of
-    `reads`; if there are none, it reads data built from any settings.
+    `reads`; if there are none, it reads data built from any settings. A `localpod:` dataset `is_copy`.
     """
 
     sql: str
     reads: tuple[str, ...] = ()
     fingerprints: tuple[str, ...] = ()
     views: tuple[ViewConfig, ...] = ()
+    is_copy: bool = False
 
 
 class DatasetConfig(_Confidential, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from queryengine.gate.rewriting import is_sorted
 from queryengine.key_catalog import GatedRule
 from queryengine.manifest import Snapshot, snapshot_path
 from queryengine.values import qualified, quoted, split_relation
-from runtimeconf.model import LOCALPOD, DatasetConfig, Documentation, RuntimeConfig
+from runtimeconf.model import DatasetConfig, Documentation, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -91,11 +91,12 @@ class Definitions:
         self._datasets_of: dict[str, frozenset[str]] = {}
         #: The datasets that each materialized view reads, by lower-case name.
         self._reads_of = {one.name.lower(): one.view.reads for one in config.datasets if one.view is not None}
-        #: The dataset that each `localpod:` dataset copies, both in lower case.
+        #: The dataset that each `localpod:` dataset copies, both in lower case. A copy of a plain view reads datasets
+        #: behind that view.
         self._copied = {
-            one.name.lower(): one.from_.partition(":")[2].lower()
+            one.name.lower(): one.view.reads[0]
             for one in config.datasets
-            if one.from_.startswith(f"{LOCALPOD}:")
+            if one.view is not None and one.view.is_copy and not one.view.views
         }
         #: The errors of relations without data, and of views whose SQL does not fit the data.
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}

@@ -194,19 +194,22 @@ def test_all_columns_behind_a_view_count_whatever_the_rule_casts(
         assert all(found.startswith(b'[{"n":') for found in counts())
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_view", [False, True])
-def test_a_copy_of_a_dataset_depends_on_types_only_if_that_is_a_view(tmp_path: Path, *, is_view: bool) -> None:
+def test_a_copy_of_a_dataset_depends_on_types_only_if_that_is_a_view(
+    tmp_path: Path, kind: str, *, is_view: bool
+) -> None:
     publisher = Publisher(tmp_path / "state")
     config = config_of(publisher.state_dir, ("copy", "v", "grants"))
     copy, v, grants = config.datasets
     of = "v" if is_view else "grants"
-    copy = replace(copy, from_=f"localpod:{of.upper()}", view=MaterializedView(sql=f"FROM {of}", reads=(of,)))
+    copy = replace(copy, view=MaterializedView(sql=f"FROM {of}", reads=(of,), is_copy=True))
     v = replace(v, view=MaterializedView(sql="FROM grants WHERE level > 0", reads=("grants",)))
     published = publisher.publish(grants=TABLES["grants"], v="SELECT 1 AS n", copy="SELECT 1 AS n")
     retyped = (Column(name="level", type="VARCHAR"),)
     changed = (replace(one, retyped=retyped) if one.dataset == "grants" else one for one in published.snapshots)
     write_manifest(publisher.state_dir, replace(published, snapshots=tuple(changed)))
-    with KINDS["in process"](replace(config, datasets=(copy, v, grants))) as engine:
+    with KINDS[kind](replace(config, datasets=(copy, v, grants))) as engine:
         found = answer(engine, "FROM copy", Scope(relations=frozenset({"copy"})))
         assert found.startswith(b"DatasetNotLoadedError" if is_view else b'[{"n":1}]')
 

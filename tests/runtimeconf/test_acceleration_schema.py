@@ -91,7 +91,7 @@ def test_a_localpod_is_a_view_of_another_dataset(load_text: Load) -> None:
     _, copied = config.datasets
     assert (copied.from_, copied.connector, copied.location) == ("localpod:select", "view", str(config.state_dir))
     assert copied.view is not None
-    assert copied.view.sql == 'FROM "select"'
+    assert (copied.view.sql, copied.view.is_copy) == ('FROM "select"', True)
     assert copied.documentation.description == "A copy"
     assert config.views == ()
 
