@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import socket
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ pytest_plugins = ["tests.levels"]
 
 # Tests start programs from processes that use gRPC; its handlers of a fork are for children that go on using it.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
+# A shell starts what runs in the background with Ctrl-C ignored, and a program inherits that from the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the other processes of the machine than about the code. `make test` and
 # `make test-all` run the same examples each time, few and many; `--hypothesis-profile=new` searches for new ones.
