@@ -84,7 +84,7 @@ def test_memory_stays_within_its_limit(mortal: Engine) -> None:
     ],
 )
 def test_l10_a_large_answer_streams_in_little_memory(state_dir: Path, sql: str, encoding: str, rows: int) -> None:
-    with running(state_dir, memory_limit_bytes=1024 * MIB) as engine:
+    with running(state_dir, memory_limit_bytes=1024 * MIB, timeout_s=300.0) as engine:
         base = private_bytes(worker := engine.worker())
         size, last = 0, b""
         with engine.send(sql, encoding=encoding) as connection:
